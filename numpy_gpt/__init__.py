@@ -1,0 +1,20 @@
+"""A batched GPT in pure NumPy, with every forward and every backward pass written by hand.
+
+    import numpy_gpt as ng
+
+    model = ng.GPT(ng.GPTConfig.preset("nano"))
+    logits = model([[72, 101, 108, 108, 111]])        # (B, T, V): a prediction at every position
+
+Importing this package brings in NumPy alone; what needs more is loaded on first use.
+"""
+
+from __future__ import annotations
+
+from numpy_gpt.config import GPTConfig
+from numpy_gpt.model import GPT
+from numpy_gpt.ops import Op, Ops
+from numpy_gpt.parameters import Parameters
+
+__version__ = "0.1.0"
+
+__all__ = ["GPT", "GPTConfig", "Op", "Ops", "Parameters"]

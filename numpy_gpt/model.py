@@ -1,0 +1,297 @@
+"""GPT: operations composed into blocks, forward, and in reverse order, backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from numpy_gpt.arrays import Array
+from numpy_gpt.config import GPTConfig
+from numpy_gpt.ops import Op, Ops, book
+from numpy_gpt.parameters import Affine, Block, Parameters
+
+INITIAL_STD = 0.02
+GELU_FORM = {"gelu_tanh": "tanh", "gelu": "none"}
+TABLES = {"fast": book, "book": book}
+
+Saved = Any
+"""What an operation kept for its backward; only that backward opens it."""
+
+
+class BlockSaved(NamedTuple):
+    """What one block's operations kept, in the order they ran."""
+
+    attention_norm: Saved
+    qkv: Saved
+    attention: Saved
+    out_proj: Saved
+    feed_forward_norm: Saved
+    up_proj: Saved
+    gelu: Saved
+    down_proj: Saved
+
+
+class TrunkSaved(NamedTuple):
+    """What everything below the vocabulary projection kept."""
+
+    embedding: Saved
+    blocks: tuple[BlockSaved, ...]
+    final_norm: Saved
+
+
+class GPTSaved(NamedTuple):
+    """What GPT.forward keeps for GPT.backward."""
+
+    trunk: TrunkSaved
+    vocabulary_projection: Saved
+
+
+class GPT:
+    """A GPT-2 style language model: pre-norm transformer blocks, and logits at every position.
+
+        x = token embedding + position embedding
+        for each block:   x = x + attention(layer_norm(x))
+                          x = x + feed_forward(layer_norm(x))
+        logits = layer_norm(x) @ vocabulary_projectionᵀ
+
+    Args:
+        config: sizes and choices.
+        seed: of the initial weights: N(0, 0.02) for matrices, with out_proj and down_proj scaled by
+            1/√(2L), so that the sum of 2L residual branches keeps its size; zero biases, unit norms.
+        dtype: float32 or float64, for everything the model computes but the loss's sum, which is float64.
+        ops: the table to compute with: "fast", "book", or an `Ops` of your own.
+
+    Attributes:
+        config, dtype, ops: as given, `ops` always as a table.
+        parameters: every weight, as one flat vector and named views into it.
+
+    Raises:
+        ValueError: for a dtype or a table that does not exist.
+
+    Source:
+        Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        *,
+        seed: int = 0,
+        dtype: DTypeLike = np.float32,
+        ops: str | Ops = "fast",
+    ) -> None:
+        self.config = config
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.float32, np.float64):
+            raise ValueError(f"dtype must be float32 or float64, not {self.dtype}")
+        if isinstance(ops, str) and ops not in TABLES:
+            raise ValueError(f"ops must be one of {', '.join(TABLES)} or an Ops table, not {ops!r}")
+        self.ops = TABLES[ops] if isinstance(ops, str) else Ops(*(Op(*pair) for pair in ops))
+        self.parameters = initial_parameters(config, seed, self.dtype)
+
+    def __call__(self, token_ids: ArrayLike) -> Array:
+        """Return the logits of the next token at every position.
+
+        Args:
+            token_ids: (B, T) integers, T at most max_sequence_length.
+
+        Returns:
+            logits (B, T, V); `model(token_ids)[0, -1]` predicts what follows the first sequence.
+
+        Raises:
+            ValueError, TypeError: for token ids that do not fit, as `numpy_gpt.ops.embedding_forward`.
+        """
+        return self.forward(token_ids)[0]
+
+    def forward(self, token_ids: ArrayLike) -> tuple[Array, GPTSaved]:
+        """Return (logits (B, T, V), saved); `saved` goes to `backward`."""
+        x, trunk = self._trunk_forward(token_ids)  # (B, T, C)
+        head = self.parameters.vocabulary_projection.weight  # (V, C)
+        logits, projection = self.ops.linear.forward(x, head, None)  # (B, T, V)
+        return logits, GPTSaved(trunk, projection)
+
+    def backward(self, d_logits: ArrayLike, saved: GPTSaved) -> Parameters:
+        """Return the gradient of every parameter, given that of the logits (B, T, V)."""
+        d_logits = np.asarray(d_logits, self.dtype)  # (B, T, V)
+        gradients = Parameters.zeros(self.config, self.dtype)
+        d_head = gradients.vocabulary_projection.weight  # (V, C)
+        d_x, _, _ = self.ops.linear.backward(
+            d_logits, saved.vocabulary_projection, out=(None, d_head, None)
+        )  # (B, T, C)
+        self._trunk_backward(d_x, saved.trunk, gradients)
+        return gradients
+
+    def loss(self, token_ids: ArrayLike, target_ids: ArrayLike, *, divisor: float | None = None) -> float:
+        """Return the loss alone; see `loss_and_gradients`."""
+        x, _ = self._trunk_forward(token_ids)  # (B, T, C)
+        head = self.parameters.vocabulary_projection.weight  # (V, C)
+        loss, _ = self.ops.linear_cross_entropy.forward(x, head, target_ids, divisor=divisor)
+        return float(loss)
+
+    def loss_and_gradients(
+        self,
+        token_ids: ArrayLike,
+        target_ids: ArrayLike,
+        *,
+        divisor: float | None = None,
+        out: Parameters | None = None,
+        accumulate: bool = False,
+    ) -> tuple[float, Parameters]:
+        """Return the mean surprise at the targets, and its gradient for every parameter.
+
+        Args:
+            token_ids: (B, T) integers.
+            target_ids: (B, T) integers: the token that follows each position, or -100 to ignore it.
+            divisor: what to divide the summed loss by; None means the number of targets that are not
+                ignored. Micro-batches of one large batch take the number of targets of the whole.
+            out: where to write the gradients; overwritten unless `accumulate`.
+            accumulate: add to `out` instead of overwriting it.
+
+        Returns:
+            The loss in nats, and the gradients: `out` where it was given.
+
+        Raises:
+            ValueError, TypeError: for ids or targets that do not fit, or an `out` of another model.
+        """
+        if out is None and accumulate:
+            raise ValueError("accumulate needs out, the gradients to add to")
+        if out is not None and (out.config != self.config or out.dtype != self.dtype):
+            raise ValueError(f"out must be gradients of this model in {self.dtype}, not {out!r}")
+        fresh = out is None or accumulate
+        gradients = Parameters.zeros(self.config, self.dtype) if fresh else out
+        assert gradients is not None
+
+        x, trunk = self._trunk_forward(token_ids)  # (B, T, C)
+        head = self.parameters.vocabulary_projection.weight  # (V, C)
+        loss, saved = self.ops.linear_cross_entropy.forward(x, head, target_ids, divisor=divisor)
+        d_head = gradients.vocabulary_projection.weight  # (V, C)
+        d_x, _, _ = self.ops.linear_cross_entropy.backward(1.0, saved, out=(None, d_head, None))  # (B, T, C)
+        self._trunk_backward(d_x, trunk, gradients)
+
+        if out is not None and accumulate:
+            out.flat += gradients.flat
+            gradients = out
+        return float(loss), gradients
+
+    def _trunk_forward(self, token_ids: ArrayLike) -> tuple[Array, TrunkSaved]:
+        """Return the last token vectors (B, T, C), normalised, ready for the vocabulary projection."""
+        parameters = self.parameters
+        x, embedding = self.ops.embedding.forward(
+            token_ids,
+            parameters.embedding.token_embedding.weight,
+            parameters.embedding.position_embedding.weight,
+        )  # (B, T, C)
+        blocks = []
+        for block in parameters.transformer_blocks:
+            x, saved = self._block_forward(x, block)  # (B, T, C)
+            blocks.append(saved)
+        x, final_norm = self._norm_forward(x, parameters.final_norm)  # (B, T, C)
+        return x, TrunkSaved(embedding, tuple(blocks), final_norm)
+
+    def _trunk_backward(self, d_x: Array, saved: TrunkSaved, gradients: Parameters) -> None:
+        """Write every gradient below the vocabulary projection, whose own is already in `gradients`."""
+        d_x, _, _ = self.ops.layer_norm.backward(d_x, saved.final_norm, out=(None, *gradients.final_norm))
+        for block, block_saved in zip(
+            reversed(gradients.transformer_blocks), reversed(saved.blocks), strict=True
+        ):
+            d_x = self._block_backward(d_x, block_saved, block)  # (B, T, C)
+
+        d_token = gradients.embedding.token_embedding.weight  # (V, C)
+        d_position = gradients.embedding.position_embedding.weight  # (max_sequence_length, C)
+        if self.config.tie_weights:
+            # One matrix, used twice: the head's part already stands in d_token, and the lookup's is added.
+            _, d_lookup, _ = self.ops.embedding.backward(d_x, saved.embedding, out=(None, None, d_position))
+            d_token += d_lookup
+        else:
+            self.ops.embedding.backward(d_x, saved.embedding, out=(None, d_token, d_position))
+
+    def _block_forward(self, x: Array, block: Block) -> tuple[Array, BlockSaved]:
+        """Return x (B, T, C) after one block's two residual branches."""
+        ops, config = self.ops, self.config
+
+        normed, attention_norm = self._norm_forward(x, block.attention_norm)  # (B, T, C)
+        qkv, qkv_saved = ops.linear.forward(normed, *block.attention.qkv)  # (B, T, 3C)
+        queries, keys, values = np.split(qkv, 3, axis=-1)  # (B, T, C) each, views
+        context, attention = ops.attention.forward(queries, keys, values, num_heads=config.num_heads)
+        branch, out_proj = ops.linear.forward(context, *block.attention.out_proj)  # (B, T, C)
+        x = x + branch  # (B, T, C)
+
+        normed, feed_forward_norm = self._norm_forward(x, block.feed_forward_norm)  # (B, T, C)
+        wide, up_proj = ops.linear.forward(normed, *block.feed_forward.up_proj)  # (B, T, 4C)
+        gated, gelu = ops.gelu.forward(wide, approximate=GELU_FORM[config.activation])  # (B, T, 4C)
+        branch, down_proj = ops.linear.forward(gated, *block.feed_forward.down_proj)  # (B, T, C)
+        x = x + branch  # (B, T, C)
+
+        return x, BlockSaved(
+            attention_norm, qkv_saved, attention, out_proj, feed_forward_norm, up_proj, gelu, down_proj
+        )
+
+    def _block_backward(self, d_x: Array, saved: BlockSaved, gradients: Block) -> Array:
+        """Return d_x (B, T, C) before the block; write the block's gradients into their views."""
+        ops = self.ops
+
+        # x = x + down_proj(gelu(up_proj(norm(x)))): d_x goes both ways, and the two meet again by adding.
+        d_gated, _, _ = ops.linear.backward(
+            d_x, saved.down_proj, out=(None, *gradients.feed_forward.down_proj)
+        )  # (B, T, 4C)
+        (d_wide,) = ops.gelu.backward(d_gated, saved.gelu)  # (B, T, 4C)
+        d_normed, _, _ = ops.linear.backward(
+            d_wide, saved.up_proj, out=(None, *gradients.feed_forward.up_proj)
+        )  # (B, T, C)
+        d_branch, _, _ = ops.layer_norm.backward(
+            d_normed, saved.feed_forward_norm, out=(None, *gradients.feed_forward_norm)
+        )  # (B, T, C)
+        d_x = d_x + d_branch  # (B, T, C)
+
+        # x = x + out_proj(attention(split(qkv(norm(x))))): likewise.
+        d_context, _, _ = ops.linear.backward(
+            d_x, saved.out_proj, out=(None, *gradients.attention.out_proj)
+        )  # (B, T, C)
+        d_qkv = np.empty((*d_x.shape[:-1], 3 * d_x.shape[-1]), d_x.dtype)  # (B, T, 3C)
+        ops.attention.backward(d_context, saved.attention, out=tuple(np.split(d_qkv, 3, axis=-1)))
+        d_normed, _, _ = ops.linear.backward(d_qkv, saved.qkv, out=(None, *gradients.attention.qkv))
+        d_branch, _, _ = ops.layer_norm.backward(
+            d_normed, saved.attention_norm, out=(None, *gradients.attention_norm)
+        )  # (B, T, C)
+        d_x = d_x + d_branch  # (B, T, C)
+        return d_x
+
+    def _norm_forward(self, x: Array, norm: Affine) -> tuple[Array, Saved]:
+        return self.ops.layer_norm.forward(x, norm.weight, norm.bias, eps=self.config.layer_norm_eps)
+
+    def named_parameters(self) -> Iterator[tuple[str, Array]]:
+        """Yield (name, view) of every parameter, in the order of the forward pass."""
+        return self.parameters.named_parameters()
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return a copy of every parameter under its name; a tied matrix under both of its names."""
+        return self.parameters.state_dict()
+
+    def load_state_dict(self, mapping: Mapping[str, ArrayLike]) -> None:
+        """Copy every parameter in, all of them or none; see `Parameters.load_state_dict`."""
+        self.parameters.load_state_dict(mapping)
+
+    def __repr__(self) -> str:
+        return f"GPT({self.config}, {self.parameters.flat.size:,} parameters, {self.dtype})"
+
+
+def initial_parameters(config: GPTConfig, seed: int, dtype: DTypeLike) -> Parameters:
+    """Return random weights as GPT-2 draws them.
+
+    They are drawn in float64 and rounded, so that a float32 and a float64 model of one seed are the same
+    model. Source: Radford et al. 2019, section 2.3, for the scaling of the residual branches.
+    """
+    random = np.random.default_rng(seed)
+    parameters = Parameters.zeros(config, dtype)
+    for name, view in parameters.named_parameters():
+        if view.ndim == 2:
+            into_residual = name.endswith(("out_proj.weight", "down_proj.weight"))
+            std = INITIAL_STD / math.sqrt(2 * config.num_layers) if into_residual else INITIAL_STD
+            view[...] = random.normal(0, std, view.shape)
+        elif name.endswith("weight"):
+            view[...] = 1  # layer norms start as plain normalisation
+    return parameters
