@@ -11,10 +11,26 @@ Importing this package brings in NumPy alone; what needs more is loaded on first
 from __future__ import annotations
 
 from numpy_gpt.config import GPTConfig
+from numpy_gpt.generation import generate
 from numpy_gpt.model import GPT
 from numpy_gpt.ops import Op, Ops
 from numpy_gpt.parameters import Parameters
+from numpy_gpt.training.adamw import AdamW
+from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from numpy_gpt.training.clipping import clip_gradients
 
 __version__ = "0.1.0"
 
-__all__ = ["GPT", "GPTConfig", "Op", "Ops", "Parameters"]
+__all__ = [
+    "GPT",
+    "AdamW",
+    "Checkpoint",
+    "GPTConfig",
+    "Op",
+    "Ops",
+    "Parameters",
+    "clip_gradients",
+    "generate",
+    "load_checkpoint",
+    "save_checkpoint",
+]

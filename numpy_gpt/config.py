@@ -1,10 +1,45 @@
-"""The shape of a GPT: one frozen dataclass, validated once."""
+"""Every setting, in frozen dataclasses that are validated once: a model's shape, and a training run."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import operator
+from pathlib import Path
+from typing import Literal
+
+
+def _whole_number(name: str, value: object, *, at_least: int) -> int:
+    """Return `value` as an int; NumPy's integers are welcome, booleans and floats are not."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]  # whatever has no __index__ raises TypeError
+    except TypeError:
+        raise ValueError(f"{name} must be an integer, not {value!r}") from None
+    if number < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, not {number}")
+    return number
+
+
+def _real_number(name: str, value: object, *, positive: bool) -> float:
+    """Return `value` as a finite float that is above zero, or at least zero where not `positive`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = float(value)  # type: ignore[arg-type]  # whatever is no number raises
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be a number, not {value!r}") from None
+    if not math.isfinite(number) or number < 0 or (positive and number == 0):
+        raise ValueError(f"{name} must be {'positive' if positive else 'zero or more'}, not {value!r}")
+    return number
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return value
+
 
 ACTIVATIONS = ("gelu_tanh", "gelu")
 
@@ -40,7 +75,7 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_size", "max_sequence_length", "embedding_dim", "num_heads", "num_layers"):
-            object.__setattr__(self, name, _positive_int(name, getattr(self, name)))
+            object.__setattr__(self, name, _whole_number(name, getattr(self, name), at_least=1))
         if self.embedding_dim % self.num_heads != 0:
             raise ValueError(
                 f"embedding_dim must be divisible by num_heads, but {self.embedding_dim} is not "
@@ -49,9 +84,9 @@ class GPTConfig:
         for name in ("qkv_bias", "tie_weights"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {self.activation!r}")
-        object.__setattr__(self, "layer_norm_eps", _positive_float("layer_norm_eps", self.layer_norm_eps))
+        _one_of("activation", self.activation, ACTIVATIONS)
+        eps = _real_number("layer_norm_eps", self.layer_norm_eps, positive=True)
+        object.__setattr__(self, "layer_norm_eps", eps)
 
     @property
     def head_dim(self) -> int:
@@ -68,34 +103,7 @@ class GPTConfig:
         Raises:
             ValueError: for a name that is not a preset.
         """
-        if name not in PRESETS:
-            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {name!r}")
-        return PRESETS[name]
-
-
-def _positive_int(name: str, value: object) -> int:
-    """Return `value` as an int of at least 1; NumPy's integers are welcome, booleans are not."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)  # type: ignore[arg-type]  # whatever has no __index__ raises TypeError
-    except TypeError:
-        raise ValueError(f"{name} must be an integer, not {value!r}") from None
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, not {number}")
-    return number
-
-
-def _positive_float(name: str, value: object) -> float:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = float(value)  # type: ignore[arg-type]  # whatever is no number raises
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number, not {value!r}") from None
-    if not (0 < number < math.inf):
-        raise ValueError(f"{name} must be positive and finite, not {value!r}")
-    return number
+        return PRESETS[_one_of("preset", name, tuple(PRESETS))]
 
 
 PRESETS = {
@@ -107,3 +115,139 @@ PRESETS = {
     "gpt2-xl": GPTConfig(50257, 1024, embedding_dim=1600, num_heads=25, num_layers=48),
 }
 """Every preset by name; nano and small are byte-level and word-piece models that a laptop trains."""
+
+QUICK_SHAPE = dataclasses.replace(PRESETS["nano"], num_layers=2)
+"""What `train` builds unless told: of the shapes tried on the embedded text, the best after two minutes."""
+
+TOKENIZER_VOCABULARIES = {"bytes": 257, "bpe": 1024, "gpt2": 50257}
+"""How many tokens each tokenizer has, end-of-text included; of bpe, how many it learns unless told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Pre-train a GPT on text, in NumPy.
+
+    Without arguments: a small model on the text of Python's own language reference.
+
+    Args:
+        text: the UTF-8 file to learn from; without it, Python's language reference.
+        tokenizer: bytes (257 tokens), bpe (learned from the text) or gpt2 (50257 tokens).
+        vocabulary_size: V, how many tokens bpe learns, end-of-text included; 1024 without it.
+        preset: the model's shape where the flags below do not say; without it nano's with two layers, which
+            a short text teaches more in a short time.
+        num_layers: L, transformer blocks.
+        num_heads: H, attention heads per block.
+        embedding_dim: C, the width of a token vector.
+        max_sequence_length: T, the tokens of one training window.
+        activation: gelu_tanh (what GPT-2 uses) or gelu (exact).
+        batch_size: B, windows per step.
+        steps: how many updates to make.
+        learning_rate: the peak, reached after the warm-up.
+        min_learning_rate: where the cosine ends, at the last step.
+        warmup_steps: steps that climb to the peak.
+        beta1: AdamW's decay of the first moment.
+        beta2: AdamW's decay of the second moment.
+        weight_decay: AdamW's decay of matrices and embeddings.
+        clip_norm: the longest gradient let through unshortened; 0 never shortens.
+        eval_interval: steps between two looks at the whole validation split.
+        seed: of the initial weights and of every batch.
+        dtype: float32 or float64, for all arithmetic.
+        threads: of NumPy's matrix products; without it, what the BLAS library chooses.
+        ops: the table of operations to compute with.
+        out: a new folder for checkpoints, metrics and picture; without it, runs/<date-time>.
+
+    Raises:
+        ValueError: naming the first setting that makes no run.
+    """
+
+    text: Path | None = None
+    tokenizer: Literal["bytes", "bpe", "gpt2"] = "bpe"
+    vocabulary_size: int | None = None
+    preset: Literal["nano", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
+    num_layers: int | None = None
+    num_heads: int | None = None
+    embedding_dim: int | None = None
+    max_sequence_length: int | None = None
+    activation: Literal["gelu_tanh", "gelu"] | None = None
+    batch_size: int = 12
+    steps: int = 2000
+    learning_rate: float = 3e-3
+    min_learning_rate: float = 1e-4
+    warmup_steps: int = 100
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 1.0
+    clip_norm: float = 1.0
+    eval_interval: int = 250
+    seed: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int | None = None
+    ops: Literal["fast", "book"] = "fast"
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        needed = {"batch_size": 1, "steps": 1, "eval_interval": 1, "warmup_steps": 0, "seed": 0}
+        optional = {"vocabulary_size": TOKENIZER_VOCABULARIES["bytes"]}
+        for name in ("threads", "num_layers", "num_heads", "embedding_dim", "max_sequence_length"):
+            optional[name] = 1
+        given = {name: least for name, least in optional.items() if getattr(self, name) is not None}
+        for name, at_least in (needed | given).items():
+            object.__setattr__(self, name, _whole_number(name, getattr(self, name), at_least=at_least))
+        for name in ("learning_rate", "min_learning_rate", "beta1", "beta2", "weight_decay", "clip_norm"):
+            positive = name == "learning_rate"
+            object.__setattr__(self, name, _real_number(name, getattr(self, name), positive=positive))
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"min_learning_rate must be at most learning_rate, but {self.min_learning_rate} is above "
+                f"{self.learning_rate}"
+            )
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) >= 1:
+                raise ValueError(f"{name} must be below 1, not {getattr(self, name)}")
+        _one_of("tokenizer", self.tokenizer, tuple(TOKENIZER_VOCABULARIES))
+        _one_of("dtype", self.dtype, ("float32", "float64"))
+        _one_of("ops", self.ops, ("fast", "book"))
+        fixed = TOKENIZER_VOCABULARIES[self.tokenizer]
+        if self.tokenizer != "bpe" and self.vocabulary_size not in (None, fixed):
+            raise ValueError(
+                f"vocabulary_size of the {self.tokenizer} tokenizer is {fixed}, not {self.vocabulary_size}"
+            )
+        self.model_config(self.requested_vocabulary)  # raises for a shape that makes no model
+
+    @property
+    def requested_vocabulary(self) -> int:
+        """The vocabulary size asked for; a short text may teach bpe fewer tokens."""
+        return self.vocabulary_size or TOKENIZER_VOCABULARIES[self.tokenizer]
+
+    def model_config(self, vocabulary_size: int) -> GPTConfig:
+        """Return the preset with what the flags change, for a tokenizer of that many tokens."""
+        changes = {
+            name: getattr(self, name)
+            for name in ("num_layers", "num_heads", "embedding_dim", "max_sequence_length", "activation")
+            if getattr(self, name) is not None
+        }
+        preset = GPTConfig.preset(self.preset) if self.preset else QUICK_SHAPE
+        return dataclasses.replace(preset, vocabulary_size=vocabulary_size, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleConfig:
+    """Continue a text with a trained model.
+
+    Args:
+        checkpoint: the model; without it, the best of the newest folder in runs/.
+        prompt: the text to continue; empty starts from the end-of-text token.
+        max_new_tokens: how many tokens to add at most.
+        temperature: below 1 plays safe, above 1 takes risks; 0 always takes the likeliest token.
+        top_k: choose among the k likeliest tokens only.
+        top_p: choose among the likeliest tokens that together reach this probability.
+        seed: of the choices.
+    """
+
+    checkpoint: Path | None = None
+    prompt: str = "\n"
+    max_new_tokens: int = 200
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0

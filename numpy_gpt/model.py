@@ -84,14 +84,22 @@ class GPT:
         dtype: DTypeLike = np.float32,
         ops: str | Ops = "fast",
     ) -> None:
-        self.config = config
-        self.dtype = np.dtype(dtype)
-        if self.dtype not in (np.float32, np.float64):
-            raise ValueError(f"dtype must be float32 or float64, not {self.dtype}")
+        self._attach(initial_parameters(config, seed, dtype), ops)
+
+    @classmethod
+    def from_parameters(cls, parameters: Parameters, *, ops: str | Ops = "fast") -> GPT:
+        """Return a model around existing parameters, which it uses as they are and does not copy."""
+        model = cls.__new__(cls)
+        model._attach(parameters, ops)
+        return model
+
+    def _attach(self, parameters: Parameters, ops: str | Ops) -> None:
         if isinstance(ops, str) and ops not in TABLES:
             raise ValueError(f"ops must be one of {', '.join(TABLES)} or an Ops table, not {ops!r}")
+        self.config = parameters.config
+        self.dtype = parameters.dtype
         self.ops = TABLES[ops] if isinstance(ops, str) else Ops(*(Op(*pair) for pair in ops))
-        self.parameters = initial_parameters(config, seed, self.dtype)
+        self.parameters = parameters
 
     def __call__(self, token_ids: ArrayLike) -> Array:
         """Return the logits of the next token at every position.

@@ -111,12 +111,15 @@ class Parameters:
         """Lay the names over `flat`, which is used as it is and not copied.
 
         Raises:
-            ValueError: when `flat` is not one contiguous vector of the size that `config` needs.
+            ValueError: when `flat` is not one contiguous vector of the size that `config` needs, in float32
+                or float64.
         """
         shapes = parameter_shapes(config)
         size = sum(math.prod(shape) for shape in shapes.values())
         if flat.shape != (size,) or not flat.flags.c_contiguous:
             raise ValueError(f"flat must be a contiguous vector of {size} numbers, not of shape {flat.shape}")
+        if flat.dtype not in (np.float32, np.float64):
+            raise ValueError(f"dtype must be float32 or float64, not {flat.dtype}")
         self.config = config
         self.flat = flat
 

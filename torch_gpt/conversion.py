@@ -32,7 +32,7 @@ def to_numpy(torch_model: GPT) -> numpy_gpt.GPT:
     dtype = torch_model.final_norm.weight.dtype
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"numpy_gpt computes in float32 or float64, not {dtype}")
-    model = numpy_gpt.GPT(torch_model.config, dtype=str(dtype).removeprefix("torch."))
+    parameters = numpy_gpt.Parameters.zeros(torch_model.config, str(dtype).removeprefix("torch."))
     state = {name: tensor.detach().cpu().numpy() for name, tensor in torch_model.state_dict().items()}
-    model.load_state_dict(state)
-    return model
+    parameters.load_state_dict(state)
+    return numpy_gpt.GPT.from_parameters(parameters)

@@ -35,7 +35,7 @@ def check_token_ids(token_ids: ArrayLike, vocabulary_size: int, max_sequence_len
     if sequence_length > max_sequence_length:
         raise ValueError(f"input has {sequence_length} tokens, but the maximum is {max_sequence_length}")
     # NumPy would read -1 as "the last row": without this check a wrong id is a silent wrong lookup.
-    _require("token id", ids, (ids >= 0) & (ids < vocabulary_size), f"0..{vocabulary_size - 1}")
+    _require("token id", ids, (ids >= 0) & (ids < vocabulary_size), vocabulary_size)
     return ids.astype(np.intp)
 
 
@@ -54,7 +54,7 @@ def check_target_ids(target_ids: ArrayLike, shape: tuple[int, ...], vocabulary_s
         raise ValueError(f"targets must have shape {shape}, but have {targets.shape}")
     _require_integers("targets", targets)
     valid = (targets == IGNORED_TARGET) | ((targets >= 0) & (targets < vocabulary_size))
-    _require("target", targets, valid, f"0..{vocabulary_size - 1} and is not {IGNORED_TARGET}")
+    _require("target", targets, valid, vocabulary_size)
     return targets.astype(np.intp)
 
 
@@ -67,8 +67,11 @@ def _require_integers(what: str, ids: Array) -> None:
     raise TypeError(f"{what} must be integers, not {ids.dtype}")
 
 
-def _require(what: str, ids: Array, valid: Array, allowed: str) -> None:
+def _require(what: str, ids: Array, valid: Array, vocabulary_size: int) -> None:
     valid = valid.astype(bool)
     if not valid.all():
         index = tuple(int(i) for i in np.argwhere(~valid)[0])
-        raise ValueError(f"{what} {ids[index]} at {index} is outside {allowed}")
+        raise ValueError(
+            f"{what} {ids[index]} at {index} is outside 0..{vocabulary_size - 1}, "
+            f"the ids of a vocabulary of {vocabulary_size}"
+        )

@@ -12,7 +12,8 @@ Derivation
     sums over those places:
         x_ni is in y_no for every o:       d_x_ni = Σ_o d_y_no W_oi          d_x = d_y W
         W_oi is in y_no for every n:       d_W_oi = Σ_n d_y_no x_ni          d_W = d_yᵀ x
-        b_o  is in y_no for every n:       d_b_o  = Σ_n d_y_no
+        b_o  is in y_no for every n:       d_b_o  = Σ_n d_y_no · 1           d_b = d_yᵀ 1
+    The bias is a weight whose input is always 1, and its gradient is that weight's.
     No need to memorise transposes: only one arrangement of the factors has the right shape.
 
 Saved
@@ -67,8 +68,10 @@ def linear_backward(
     rows = x.reshape(-1, x.shape[-1])  # (N, in)
     d_rows = d_y.reshape(-1, d_y.shape[-1])  # (N, out)
 
-    # y += bias: one bias for all rows, so its gradient is the sum over rows.
-    d_bias = np.sum(d_rows, axis=0, out=d_bias) if has_bias else None  # (out,)
+    # y += bias: the sum over rows. As a product with ones it runs in BLAS, whose many partial sums round
+    # half as much as np.sum down a column, which adds row after row.
+    ones = np.ones(len(rows), d_rows.dtype)  # (N,)
+    d_bias = np.matmul(ones, d_rows, out=d_bias) if has_bias else None  # (out,)
     # y = rows @ weight.T
     d_weight = np.matmul(d_rows.T, rows, out=d_weight)  # (out, in)
     d_x = deliver((d_rows @ weight).reshape(x.shape), d_x)  # (..., in)

@@ -1,0 +1,225 @@
+"""Checkpoints: one safetensors file each, written aside and renamed, so that a file is whole or absent.
+
+The file holds every parameter under its own name (a tied matrix once), the optimizer's state under
+`optimizer.`, and one JSON document under the metadata key `numpy_gpt`: configuration, dtype, step, tokenizer,
+the optimizer's settings, versions, and whatever else the caller adds. Nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numpy_gpt.arrays import Array
+from numpy_gpt.config import GPTConfig
+from numpy_gpt.model import GPT
+from numpy_gpt.parameters import Parameters, parameter_shapes
+from numpy_gpt.training.adamw import AdamW
+
+if TYPE_CHECKING:
+    import tiktoken
+
+METADATA_KEY = "numpy_gpt"
+OPTIMIZER_PREFIX = "optimizer."
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint file held.
+
+    Attributes:
+        model: with the saved weights.
+        optimizer: for that model, or None when none was saved.
+        tokenizer: a tiktoken.Encoding, or None when none was saved.
+        step: completed training steps.
+        metadata: what the writer added, as plain JSON values.
+    """
+
+    model: GPT
+    optimizer: AdamW | None = None
+    tokenizer: tiktoken.Encoding | None = None
+    step: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    model: GPT,
+    *,
+    optimizer: AdamW | None = None,
+    tokenizer: tiktoken.Encoding | None = None,
+    step: int = 0,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint; on any failure the previous file at `path` is still there, whole.
+
+    Args:
+        path: the file to write, usually ending in .safetensors.
+        model: whose configuration and parameters are saved.
+        optimizer: whose moments and settings are saved too.
+        tokenizer: kept whole, so that the checkpoint alone can read and write text.
+        step: completed training steps.
+        metadata: anything more, as JSON values.
+
+    Raises:
+        OSError: when the file cannot be written.
+        TypeError: for metadata that JSON cannot hold.
+    """
+    from numpy_gpt import __version__
+    from numpy_gpt.text.tokenizers import tokenizer_to_json
+
+    tensors: dict[str, Array] = dict(model.named_parameters())
+    document: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "versions": {"numpy_gpt": __version__, "numpy": np.__version__},
+        "config": asdict(model.config),
+        "dtype": model.dtype.name,
+        "step": step,
+        "metadata": dict(metadata or {}),
+        "optimizer": None,
+        "tokenizer": None if tokenizer is None else tokenizer_to_json(tokenizer),
+    }
+    if optimizer is not None:
+        tensors |= {OPTIMIZER_PREFIX + name: array for name, array in optimizer.state_dict().items()}
+        document["optimizer"] = {
+            "learning_rate": optimizer.learning_rate,
+            "betas": list(optimizer.betas),
+            "eps": optimizer.eps,
+            "weight_decay": optimizer.weight_decay,
+        }
+    write_tensors(Path(path), tensors, {METADATA_KEY: json.dumps(document)})
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint. Everything is compared with the file's header before any large allocation.
+
+    Raises:
+        OSError: when the file cannot be read.
+        ValueError: in one line that names the file, when it is not a whole checkpoint of this format.
+    """
+    path = Path(path)
+    with path.open("rb"):  # a missing or unreadable file says so in the operating system's words
+        pass
+    try:
+        return _read_checkpoint(path)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
+        # A reason may quote the file, and a hostile one has names with line breaks or without an end.
+        reason = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason)
+        raise ValueError(f"{path} is not a checkpoint: {reason:.300}") from error
+
+
+def _read_checkpoint(path: Path) -> Checkpoint:
+    from safetensors import SafetensorError, safe_open
+
+    from numpy_gpt.text.tokenizers import tokenizer_from_json
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            document = json.loads((file.metadata() or {})[METADATA_KEY])
+            if not isinstance(document, dict):
+                raise ValueError(f"its description is a {type(document).__name__}, not a table")
+            if document["format_version"] != FORMAT_VERSION:
+                raise ValueError(f"its format version is {document['format_version']}, not {FORMAT_VERSION}")
+            config, dtype, settings = (
+                GPTConfig(**document["config"]),
+                document["dtype"],
+                document["optimizer"],
+            )
+            _check_header(file, config, dtype, has_optimizer=settings is not None)
+
+            parameters = Parameters.zeros(config, dtype)
+            _fill(parameters, file, "")
+            optimizer = None
+            if settings is not None:
+                optimizer = AdamW(parameters, **settings)
+                optimizer.steps_taken = int(file.get_tensor(f"{OPTIMIZER_PREFIX}steps_taken"))
+                if optimizer.steps_taken < 0:
+                    raise ValueError(f"its optimizer has taken {optimizer.steps_taken} steps")
+                _fill(optimizer.first_moment, file, f"{OPTIMIZER_PREFIX}first_moment.")
+                _fill(optimizer.second_moment, file, f"{OPTIMIZER_PREFIX}second_moment.")
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+    tokenizer, step, metadata = document["tokenizer"], document["step"], document["metadata"]
+    if type(step) is not int or step < 0:
+        raise ValueError(f"its step is {step!r}, not a number of steps")
+    if not isinstance(metadata, dict):
+        raise ValueError(f"its metadata is a {type(metadata).__name__}, not a table")
+    return Checkpoint(
+        GPT.from_parameters(parameters),
+        optimizer,
+        None if tokenizer is None else tokenizer_from_json(tokenizer),
+        step,
+        metadata,
+    )
+
+
+def _check_header(file: Any, config: GPTConfig, dtype: str, *, has_optimizer: bool) -> None:
+    """Compare the file's names, shapes and dtypes with what the configuration asks for."""
+    found = {}
+    for name in file.keys():  # noqa: SIM118  a safetensors file is not a mapping
+        tensor = file.get_slice(name)
+        found[name] = (tuple(tensor.get_shape()), tensor.get_dtype())
+    if config.num_layers > len(found):  # before a hostile number of layers is spelled out
+        raise ValueError(
+            f"its configuration has {config.num_layers} layers, but the file {len(found)} tensors"
+        )
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"its dtype is {dtype!r}, not float32 or float64")
+    stored = {"float32": "F32", "float64": "F64"}[dtype]
+    shapes = parameter_shapes(config)
+    prefixes = ["", *(f"{OPTIMIZER_PREFIX}{m}_moment." for m in ("first", "second") if has_optimizer)]
+    expected = {prefix + name: (shape, stored) for prefix in prefixes for name, shape in shapes.items()}
+    if has_optimizer:
+        expected[f"{OPTIMIZER_PREFIX}steps_taken"] = ((), "I64")
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            wanted, got = (_describe(table.get(name)) for table in (expected, found))
+            raise ValueError(f"{name} should be {wanted}, but is {got}")
+
+
+def _describe(tensor: tuple[tuple[int, ...], str] | None) -> str:
+    return "absent" if tensor is None else f"{tensor[1]} of shape {tensor[0]}"
+
+
+def _fill(parameters: Parameters, file: Any, prefix: str) -> None:
+    for name, view in parameters.named_parameters():
+        view[...] = file.get_tensor(prefix + name)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file aside, flush it to the disk, and rename it into place.
+
+    The name aside is fixed, so that what a killed process left there is overwritten by the next.
+
+    Raises:
+        OSError: when it cannot be written; nothing is left behind, and a previous file at `path` stays.
+    """
+    from safetensors.numpy import save
+
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        with aside.open("wb") as file:
+            # safetensors' own save_file goes through a name of its own, which a killed process leaves behind.
+            file.write(save(dict(tensors), dict(metadata)))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        aside.unlink(missing_ok=True)
+    if os.name == "posix":  # elsewhere a folder cannot be opened, and a rename needs no flush of its own
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

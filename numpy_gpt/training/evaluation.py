@@ -1,0 +1,47 @@
+"""How well a model predicts a text, in nats per token and in bits per byte."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from numpy_gpt.arrays import Array
+from numpy_gpt.model import GPT
+from numpy_gpt.text.batches import evaluation_windows
+
+
+class Evaluation(NamedTuple):
+    """What one look at a whole text gives.
+
+    Attributes:
+        loss: nats per token; its exponential is the perplexity.
+        bits_per_byte: the same surprise spread over the text's UTF-8 bytes, which compares tokenizers.
+    """
+
+    loss: float
+    bits_per_byte: float
+
+    def __str__(self) -> str:
+        return f"{self.loss:.4f} nats/token {self.bits_per_byte:.4f} bits/byte"
+
+
+def evaluate(model: GPT, token_ids: Array, bytes_per_token: Array, *, batch_size: int) -> Evaluation:
+    """Predict every token of a text but the first, in windows that do not overlap.
+
+    Args:
+        model: whose max_sequence_length is the window's length.
+        token_ids: (N,) ints, the text.
+        bytes_per_token: (V,) ints, how many bytes each token id stands for.
+        batch_size: windows per forward pass; of no consequence but for speed.
+
+    Raises:
+        ValueError: for a text shorter than one window.
+    """
+    nats = 0.0
+    windows = evaluation_windows(
+        token_ids, batch_size=batch_size, sequence_length=model.config.max_sequence_length
+    )
+    for inputs, targets in windows:  # (B, T) each
+        nats += model.loss(inputs, targets, divisor=1.0)
+    num_bytes = int(bytes_per_token[token_ids[1:]].sum())
+    return Evaluation(nats / (len(token_ids) - 1), nats / math.log(2) / num_bytes)

@@ -1,0 +1,1 @@
+"""Proof that the hand-written backward passes are right."""
