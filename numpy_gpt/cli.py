@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -139,22 +140,27 @@ COMMANDS: dict[type[Any], Callable[[Any], int]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 128 + signal."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the terminal or file has no code for becomes "?": no run ends over a character of its sample.
+        sys.stdout.reconfigure(errors="replace")
     if arguments == ["--version"]:
         print(f"numpy-gpt {__version__}")
         return DONE
-    config = tyro.extras.subcommand_cli_from_dict(
-        {command.__name__: kind for kind, command in COMMANDS.items()},
-        prog="numpy-gpt",
-        description="A GPT in pure NumPy with hand-written backward passes.",
-        args=arguments,
-    )
     try:
+        config = tyro.extras.subcommand_cli_from_dict(
+            {command.__name__: kind for kind, command in COMMANDS.items()},
+            prog="numpy-gpt",
+            description="A GPT in pure NumPy with hand-written backward passes.",
+            args=arguments,
+        )
         return COMMANDS[type(config)](config)
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except KeyboardInterrupt:
         return _complain("interrupted", SIGNALLED + signal.SIGINT)
+    except FileExistsError as error:  # --out names a folder that is in use
+        return _complain(error, WRONG_USAGE)
     except (OSError, ValueError, ArithmeticError, MemoryError, ImportError) as error:
         return _complain(error, FAILED)
 

@@ -217,8 +217,7 @@ def tokenizer_from_json(mapping: Any) -> tiktoken.Encoding:
     try:
         tokenizer = _tokenizer(mapping["name"], pattern, tokens, special_tokens)
     except ValueError as error:
-        reason = " ".join(str(error).split())  # regular expressions are complained about over several lines
-        raise ValueError(f"the tokenizer cannot be built: {reason}") from None
+        raise ValueError(f"the tokenizer cannot be built: {error}") from None
     if tokenizer.decode(encode(tokenizer, _PROBE).tolist()) != _PROBE:
         raise ValueError(f"the tokenizer's pattern {pattern!r:.40} loses parts of a text")
     return tokenizer

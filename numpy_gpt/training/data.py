@@ -56,13 +56,21 @@ def load_data(config: TrainConfig) -> TrainingData:
         tokenizer = gpt2_tokenizer()
     else:
         tokenizer = learn_bpe([training_text], config.requested_vocabulary)
+    training_ids, validation_ids = encode(tokenizer, training_text), encode(tokenizer, validation_text)
+    window = config.model_config(tokenizer.n_vocab).max_sequence_length
+    for part, ids in (("training", training_ids), ("validation", validation_ids)):
+        if len(ids) <= window:
+            raise ValueError(
+                f"{description} is too short: its {part} part has {len(ids)} tokens, but one window needs "
+                f"{window + 1}"
+            )
     return TrainingData(
         description=description,
         fingerprint=fingerprint(text),
         num_bytes=len(text.encode("utf-8", "replace")),
         tokenizer=tokenizer,
-        training_ids=encode(tokenizer, training_text),
-        validation_ids=encode(tokenizer, validation_text),
+        training_ids=training_ids,
+        validation_ids=validation_ids,
         validation_text=validation_text,
         bytes_per_token=token_lengths(tokenizer),
     )

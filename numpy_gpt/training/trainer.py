@@ -44,7 +44,7 @@ class StepReport:
 
 
 class NotFiniteError(ArithmeticError):
-    """A loss or a gradient is infinite or not a number; the parameters are as before the step."""
+    """A loss or a gradient is infinite or not a number, so there is nothing left to learn."""
 
 
 class Trainer:
@@ -88,7 +88,9 @@ class Trainer:
             NotFiniteError: naming the step and the first tensor that is not finite.
         """
         while self.step < self.config.steps:
-            yield self._train_step()
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # said once, by the error
+                report = self._train_step()
+            yield report
 
     def _train_step(self) -> StepReport:
         config = self.config
@@ -116,6 +118,9 @@ class Trainer:
         seconds = time.perf_counter() - started
 
         due = self.step % config.eval_interval == 0 or self.step == config.steps
+        validation = self.evaluate() if due else None
+        if validation and not math.isfinite(validation.loss):
+            raise NotFiniteError(f"step {self.step}: the validation loss after it is not finite")
         return StepReport(
             step=self.step,
             tokens=self.step * token_ids.size,
@@ -123,7 +128,7 @@ class Trainer:
             train_loss=loss,
             gradient_norm=norm,
             tokens_per_second=token_ids.size / seconds,
-            validation=self.evaluate() if due else None,
+            validation=validation,
         )
 
     def evaluate(self) -> Evaluation:

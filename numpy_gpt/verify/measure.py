@@ -19,11 +19,13 @@ SYMMETRY_SHARE = 1e-9
 """A float64 gradient below this share of the model's largest is zero but for rounding."""
 
 
+@np.errstate(invalid="ignore")  # infinity minus infinity is NaN, and NaN is an answer here
 def relative_error(value: ArrayLike, reference: ArrayLike, floor: float = 0.0) -> float:
     """Return max|value - reference| / max(max|reference|, floor), computed in float64.
 
     Args:
-        value: any shape; a shape other than the reference's is an infinite error, and so is a NaN.
+        value: any shape; a shape other than the reference's is an infinite error, and so is anything that
+            is not finite, on either side.
         reference: what is trusted.
         floor: the size of what was summed, where the sum itself may cancel.
     """
@@ -34,7 +36,7 @@ def relative_error(value: ArrayLike, reference: ArrayLike, floor: float = 0.0) -
         return 0.0
     worst = float(np.abs(a - b).max())
     scale = max(float(np.abs(b).max()), floor)
-    if np.isnan(worst) or np.isnan(scale):
+    if not (np.isfinite(worst) and np.isfinite(scale)):
         return float("inf")
     return worst / scale if scale > 0 else (0.0 if worst == 0 else float("inf"))
 

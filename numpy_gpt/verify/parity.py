@@ -58,10 +58,10 @@ class VerifyConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, at_least in (("batch_size", 1), ("num_tokens", 1), ("seed", 0)):
+            if getattr(self, name) < at_least:
+                raise ValueError(f"{name} must be at least {at_least}, not {getattr(self, name)}")
         self.model_config()  # raises for a shape that makes no model
-        for name in ("batch_size", "seed"):
-            if getattr(self, name) < (name == "batch_size"):
-                raise ValueError(f"{name} must be at least {int(name == 'batch_size')}")
 
     def model_config(self) -> GPTConfig:
         """Return the shape of the model to compare; it has room for twice the tokens."""
@@ -171,6 +171,7 @@ def compare_with_torch(parameters: Parameters, token_ids: Array, target_ids: Arr
     )
 
 
+@np.errstate(invalid="ignore")  # what is not finite is reported as different
 def compare_with_differences(
     parameters: Parameters, token_ids: Array, target_ids: Array, *, seed: int = 0
 ) -> ParityReport:

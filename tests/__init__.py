@@ -1,0 +1,1 @@
+"""Tests that hold the NumPy GPT, its hand-written backward passes and its PyTorch twin together."""
