@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from numpy_gpt.arrays import Array
+from numpy_gpt.cache import BlockCache, Cache
 from numpy_gpt.config import GPTConfig
 from numpy_gpt.ops import Op, Ops, book
+from numpy_gpt.ops.ids import check_token_ids
 from numpy_gpt.parameters import Affine, Block, Parameters
 
 INITIAL_STD = 0.02
@@ -48,6 +50,7 @@ class GPTSaved(NamedTuple):
 
     trunk: TrunkSaved
     vocabulary_projection: Saved
+    logits_shape: tuple[int, ...]  # (B, T, V): what backward's upstream gradient must have
 
 
 class GPT:
@@ -101,30 +104,54 @@ class GPT:
         self.ops = TABLES[ops] if isinstance(ops, str) else Ops(*(Op(*pair) for pair in ops))
         self.parameters = parameters
 
-    def __call__(self, token_ids: ArrayLike) -> Array:
+    def __call__(self, token_ids: ArrayLike, *, cache: Cache | None = None) -> Array:
         """Return the logits of the next token at every position.
 
         Args:
             token_ids: (B, T) integers, T at most max_sequence_length.
+            cache: of the tokens before these, to which these are added; see `new_cache`.
 
         Returns:
-            logits (B, T, V); `model(token_ids)[0, -1]` predicts what follows the first sequence.
+            logits (B, T, V); `model(token_ids)[0, -1]` predicts what follows the first sequence. With a
+            cache, they equal the last T rows of the logits of all tokens together, but for rounding.
 
         Raises:
-            ValueError, TypeError: for token ids that do not fit, as `numpy_gpt.ops.embedding_forward`.
+            ValueError, TypeError: for token ids that do not fit, as `numpy_gpt.ops.embedding_forward`, or
+                that do not fit the cache, which then stays as it was.
         """
-        return self.forward(token_ids)[0]
+        if cache is not None:
+            token_ids = check_token_ids(
+                token_ids, self.config.vocabulary_size, self.config.max_sequence_length
+            )
+            cache.check(*token_ids.shape)
+        x, _ = self._trunk_forward(token_ids, cache)  # (B, T, C)
+        head = self.parameters.vocabulary_projection.weight  # (V, C)
+        logits: Array = self.ops.linear.forward(x, head, None)[0]  # (B, T, V)
+        return logits
+
+    def new_cache(self, batch_size: int = 1) -> Cache:
+        """Return an empty key/value cache, with which a text can be fed in parts: `model(ids, cache=cache)`.
+
+        It has room for max_sequence_length tokens of each of `batch_size` sequences.
+        """
+        return Cache(self.config, batch_size, self.dtype)
 
     def forward(self, token_ids: ArrayLike) -> tuple[Array, GPTSaved]:
         """Return (logits (B, T, V), saved); `saved` goes to `backward`."""
         x, trunk = self._trunk_forward(token_ids)  # (B, T, C)
         head = self.parameters.vocabulary_projection.weight  # (V, C)
         logits, projection = self.ops.linear.forward(x, head, None)  # (B, T, V)
-        return logits, GPTSaved(trunk, projection)
+        return logits, GPTSaved(trunk, projection, logits.shape)
 
     def backward(self, d_logits: ArrayLike, saved: GPTSaved) -> Parameters:
-        """Return the gradient of every parameter, given that of the logits (B, T, V)."""
+        """Return the gradient of every parameter, given that of the logits (B, T, V).
+
+        Raises:
+            ValueError: when d_logits does not have the logits' shape.
+        """
         d_logits = np.asarray(d_logits, self.dtype)  # (B, T, V)
+        if d_logits.shape != saved.logits_shape:
+            raise ValueError(f"d_logits must have shape {saved.logits_shape}, but has {d_logits.shape}")
         gradients = Parameters.zeros(self.config, self.dtype)
         d_head = gradients.vocabulary_projection.weight  # (V, C)
         d_x, _, _ = self.ops.linear.backward(
@@ -185,18 +212,22 @@ class GPT:
             gradients = out
         return float(loss), gradients
 
-    def _trunk_forward(self, token_ids: ArrayLike) -> tuple[Array, TrunkSaved]:
+    def _trunk_forward(self, token_ids: ArrayLike, cache: Cache | None = None) -> tuple[Array, TrunkSaved]:
         """Return the last token vectors (B, T, C), normalised, ready for the vocabulary projection."""
         parameters = self.parameters
+        first_position = cache.length if cache else 0
         x, embedding = self.ops.embedding.forward(
             token_ids,
             parameters.embedding.token_embedding.weight,
-            parameters.embedding.position_embedding.weight,
+            parameters.embedding.position_embedding.weight[first_position:],
         )  # (B, T, C)
+        pasts = cache.blocks if cache else [None] * self.config.num_layers
         blocks = []
-        for block in parameters.transformer_blocks:
-            x, saved = self._block_forward(x, block)  # (B, T, C)
+        for block, past in zip(parameters.transformer_blocks, pasts, strict=True):
+            x, saved = self._block_forward(x, block, past)  # (B, T, C)
             blocks.append(saved)
+        if cache:
+            cache.length += x.shape[1]
         x, final_norm = self._norm_forward(x, parameters.final_norm)  # (B, T, C)
         return x, TrunkSaved(embedding, tuple(blocks), final_norm)
 
@@ -217,13 +248,17 @@ class GPT:
         else:
             self.ops.embedding.backward(d_x, saved.embedding, out=(None, d_token, d_position))
 
-    def _block_forward(self, x: Array, block: Block) -> tuple[Array, BlockSaved]:
+    def _block_forward(
+        self, x: Array, block: Block, past: BlockCache | None = None
+    ) -> tuple[Array, BlockSaved]:
         """Return x (B, T, C) after one block's two residual branches."""
         ops, config = self.ops, self.config
 
         normed, attention_norm = self._norm_forward(x, block.attention_norm)  # (B, T, C)
         qkv, qkv_saved = ops.linear.forward(normed, *block.attention.qkv)  # (B, T, 3C)
         queries, keys, values = np.split(qkv, 3, axis=-1)  # (B, T, C) each, views
+        if past is not None:
+            keys, values = past.append(keys, values)  # (B, tokens so far, C) each
         context, attention = ops.attention.forward(queries, keys, values, num_heads=config.num_heads)
         branch, out_proj = ops.linear.forward(context, *block.attention.out_proj)  # (B, T, C)
         x = x + branch  # (B, T, C)
