@@ -45,3 +45,41 @@ def answer(
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves this one without types
     gradients = {name: p.grad.numpy() for name, p in twin.named_parameters() if p.grad is not None}
     return Answer(logits.detach().numpy(), loss.item(), gradients)
+
+
+class TorchTraining:
+    """The torch twin of a NumPy model in training: torch's autograd, clipping and AdamW.
+
+    Args:
+        model: whose weights are copied into the twin at the start.
+        weight_decay: on matrices and embeddings; biases and norms do not decay.
+        clip_norm: the longest gradient let through unshortened.
+    """
+
+    def __init__(self, model: numpy_gpt.GPT, *, weight_decay: float, clip_norm: float) -> None:
+        self.twin = from_numpy(model)
+        self.clip_norm = clip_norm
+        matrices = [p for p in self.twin.parameters() if p.ndim == 2]
+        vectors = [p for p in self.twin.parameters() if p.ndim < 2]
+        groups = [
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups)
+
+    def step(self, token_ids: ArrayLike, target_ids: ArrayLike, learning_rate: float) -> tuple[float, float]:
+        """Update once; return the loss and the gradient's norm before clipping."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.zero_grad()
+        logits = self.twin(torch.from_numpy(np.array(token_ids, np.int64)))  # (B, T, V)
+        targets = torch.from_numpy(np.array(target_ids, np.int64))  # (B, T)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves this one without types
+        norm = torch.nn.utils.clip_grad_norm_(self.twin.parameters(), self.clip_norm)
+        self.optimizer.step()
+        return loss.item(), norm.item()
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """Return every weight by name; a tied matrix once."""
+        return {name: p.detach().numpy() for name, p in self.twin.named_parameters()}

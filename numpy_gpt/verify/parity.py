@@ -6,6 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -44,6 +45,10 @@ class VerifyConfig:
         tie_weights: whether the vocabulary projection is the token embedding.
         qkv_bias: whether the query, key and value projections have biases.
         seed: of the random weights and the random batch.
+        train_steps: instead, train both side by side for so many steps and compare after each.
+        dtype: of that training; in float32 the comparison is shown and not judged.
+        bugs: instead, plant every bug of the catalogue and show which property finds it.
+        precision: instead, show how float32 errs as the model gets longer, deeper and wider.
     """
 
     batch_size: int = 3
@@ -52,13 +57,17 @@ class VerifyConfig:
     num_heads: int = 3
     embedding_dim: int = 48
     vocabulary_size: int = 101
-    activation: str = "gelu_tanh"
+    activation: Literal["gelu_tanh", "gelu"] = "gelu_tanh"
     tie_weights: bool = True
     qkv_bias: bool = True
     seed: int = 0
+    train_steps: int = 0
+    dtype: Literal["float64", "float32"] = "float64"
+    bugs: bool = False
+    precision: bool = False
 
     def __post_init__(self) -> None:
-        for name, at_least in (("batch_size", 1), ("num_tokens", 1), ("seed", 0)):
+        for name, at_least in (("batch_size", 1), ("num_tokens", 1), ("seed", 0), ("train_steps", 0)):
             if getattr(self, name) < at_least:
                 raise ValueError(f"{name} must be at least {at_least}, not {getattr(self, name)}")
         self.model_config()  # raises for a shape that makes no model
