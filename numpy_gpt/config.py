@@ -122,6 +122,9 @@ QUICK_SHAPE = dataclasses.replace(PRESETS["nano"], num_layers=2)
 TOKENIZER_VOCABULARIES = {"bytes": 257, "bpe": 1024, "gpt2": 50257}
 """How many tokens each tokenizer has, end-of-text included; of bpe, how many it learns unless told."""
 
+CHANGEABLE = ("text", "threads", "eval_interval", "stop_after", "out", "resume")
+"""The settings that may differ when a run is resumed: its fingerprint tells a text, not its path."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
@@ -130,7 +133,8 @@ class TrainConfig:
     Without arguments: a small model on the text of Python's own language reference.
 
     Args:
-        text: the UTF-8 file to learn from; without it, Python's language reference.
+        text: the UTF-8 files to learn from, folders of them, or one folder that `prepare` has made; without
+            it, Python's language reference.
         tokenizer: bytes (257 tokens), bpe (learned from the text) or gpt2 (50257 tokens).
         vocabulary_size: V, how many tokens bpe learns, end-of-text included; 1024 without it.
         preset: the model's shape where the flags below do not say; without it nano's with two layers, which
@@ -141,7 +145,9 @@ class TrainConfig:
         max_sequence_length: T, the tokens of one training window.
         activation: gelu_tanh (what GPT-2 uses) or gelu (exact).
         batch_size: B, windows per step.
-        steps: how many updates to make.
+        accumulate: how many parts to compute a step's batch in, one after the other; more need less memory.
+        steps: how many updates to make, over which the learning rate runs its course.
+        stop_after: end early, with a checkpoint, when so many steps are complete.
         learning_rate: the peak, reached after the warm-up.
         min_learning_rate: where the cosine ends, at the last step.
         warmup_steps: steps that climb to the peak.
@@ -154,13 +160,16 @@ class TrainConfig:
         dtype: float32 or float64, for all arithmetic.
         threads: of NumPy's matrix products; without it, what the BLAS library chooses.
         ops: the table of operations to compute with.
-        out: a new folder for checkpoints, metrics and picture; without it, runs/<date-time>.
+        out: a new folder for checkpoints, metrics and picture; without it, runs/<date-time>, or when
+            resuming, the folder of the checkpoint.
+        resume: a checkpoint to go on from, exactly as if the run had never stopped. It brings all settings
+            along; of them only threads, eval_interval, stop_after, out and the place of the text may change.
 
     Raises:
         ValueError: naming the first setting that makes no run.
     """
 
-    text: Path | None = None
+    text: tuple[Path, ...] = ()
     tokenizer: Literal["bytes", "bpe", "gpt2"] = "bpe"
     vocabulary_size: int | None = None
     preset: Literal["nano", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
@@ -170,7 +179,9 @@ class TrainConfig:
     max_sequence_length: int | None = None
     activation: Literal["gelu_tanh", "gelu"] | None = None
     batch_size: int = 12
+    accumulate: int = 1
     steps: int = 2000
+    stop_after: int | None = None
     learning_rate: float = 3e-3
     min_learning_rate: float = 1e-4
     warmup_steps: int = 100
@@ -184,11 +195,26 @@ class TrainConfig:
     threads: int | None = None
     ops: Literal["fast", "book"] = "fast"
     out: Path | None = None
+    resume: Path | None = None
 
     def __post_init__(self) -> None:
-        needed = {"batch_size": 1, "steps": 1, "eval_interval": 1, "warmup_steps": 0, "seed": 0}
+        needed = {
+            "batch_size": 1,
+            "accumulate": 1,
+            "steps": 1,
+            "eval_interval": 1,
+            "warmup_steps": 0,
+            "seed": 0,
+        }
         optional = {"vocabulary_size": TOKENIZER_VOCABULARIES["bytes"]}
-        for name in ("threads", "num_layers", "num_heads", "embedding_dim", "max_sequence_length"):
+        for name in (
+            "stop_after",
+            "threads",
+            "num_layers",
+            "num_heads",
+            "embedding_dim",
+            "max_sequence_length",
+        ):
             optional[name] = 1
         given = {name: least for name, least in optional.items() if getattr(self, name) is not None}
         for name, at_least in (needed | given).items():
@@ -196,6 +222,11 @@ class TrainConfig:
         for name in ("learning_rate", "min_learning_rate", "beta1", "beta2", "weight_decay", "clip_norm"):
             positive = name == "learning_rate"
             object.__setattr__(self, name, _real_number(name, getattr(self, name), positive=positive))
+        if self.accumulate > self.batch_size:
+            raise ValueError(
+                f"accumulate must be at most batch_size: {self.batch_size} windows do not make "
+                f"{self.accumulate} parts"
+            )
         if self.min_learning_rate > self.learning_rate:
             raise ValueError(
                 f"min_learning_rate must be at most learning_rate, but {self.min_learning_rate} is above "
@@ -219,6 +250,36 @@ class TrainConfig:
         """The vocabulary size asked for; a short text may teach bpe fewer tokens."""
         return self.vocabulary_size or TOKENIZER_VOCABULARIES[self.tokenizer]
 
+    def to_json(self) -> dict[str, object]:
+        """Return all settings as JSON values, for a checkpoint."""
+        settings = dataclasses.asdict(self)
+        for name in ("out", "resume"):
+            settings[name] = None if settings[name] is None else str(settings[name])
+        return {**settings, "text": [str(path) for path in self.text]}
+
+    @classmethod
+    def from_json(cls, settings: object) -> TrainConfig:
+        """Return the settings that `to_json` wrote down.
+
+        Raises:
+            ValueError: for anything else.
+        """
+        if not isinstance(settings, dict):
+            raise ValueError("the settings of the run are missing")
+        try:
+            paths = {n: None if settings[n] is None else Path(settings[n]) for n in ("out", "resume")}
+            return cls(**{**settings, **paths, "text": tuple(Path(path) for path in settings["text"])})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"the settings of the run are not those of this version: {error}") from None
+
+    def changes_from(self, other: TrainConfig) -> list[str]:
+        """Return the names of the settings that differ and that change what a run computes."""
+        return [
+            field.name
+            for field in dataclasses.fields(self)
+            if field.name not in CHANGEABLE and getattr(self, field.name) != getattr(other, field.name)
+        ]
+
     def model_config(self, vocabulary_size: int) -> GPTConfig:
         """Return the preset with what the flags change, for a tokenizer of that many tokens."""
         changes = {
@@ -231,23 +292,84 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """Measure how well a model predicts a text.
+
+    Args:
+        text: the UTF-8 file to predict.
+        checkpoint: the model; without it, the best of the newest folder in runs/.
+        stride: how far each window moves on; below the model's T every token but the first window's sees at
+            least T - stride tokens before it, which takes T / stride times as long. Without it, T.
+        batch_size: windows per forward pass.
+    """
+
+    text: Path
+    checkpoint: Path | None = None
+    stride: int | None = None
+    batch_size: int = 12
+
+    def __post_init__(self) -> None:
+        _whole_number("batch_size", self.batch_size, at_least=1)
+        if self.stride is not None:
+            _whole_number("stride", self.stride, at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
 class SampleConfig:
     """Continue a text with a trained model.
 
     Args:
         checkpoint: the model; without it, the best of the newest folder in runs/.
         prompt: the text to continue; empty starts from the end-of-text token.
+        prompt_file: a UTF-8 file to take the prompt from; - reads standard input.
         max_new_tokens: how many tokens to add at most.
         temperature: below 1 plays safe, above 1 takes risks; 0 always takes the likeliest token.
         top_k: choose among the k likeliest tokens only.
         top_p: choose among the likeliest tokens that together reach this probability.
         seed: of the choices.
+        top: instead of continuing, list so many of the likeliest next tokens at every position of the prompt.
     """
 
     checkpoint: Path | None = None
     prompt: str = "\n"
+    prompt_file: Path | None = None
     max_new_tokens: int = 200
     temperature: float = 0.8
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+    top: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.top is not None:
+            _whole_number("top", self.top, at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportConfig:
+    """Turn GPT-2's weights, as Hugging Face or nanoGPT saved them, into a checkpoint.
+
+    Args:
+        weights: a folder with safetensors files, or one such file.
+        out: the checkpoint to write; must not exist yet.
+        dtype: float32 or float64; without it as stored, but at least float32.
+        num_heads: H, for weights without a config.json that gives it.
+    """
+
+    weights: Path
+    out: Path
+    dtype: Literal["float32", "float64"] | None = None
+    num_heads: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig:
+    """Turn a checkpoint into a folder that Hugging Face's transformers loads.
+
+    Args:
+        out: the folder to make; new or empty.
+        checkpoint: the model; without it, the best of the newest folder in runs/.
+    """
+
+    out: Path
+    checkpoint: Path | None = None

@@ -83,11 +83,13 @@ def generate(
     top_p: float | None = None,
     seed: int = 0,
     end_of_text: int | None = None,
+    vocabulary_limit: int | None = None,
 ) -> Iterator[int]:
     """Continue a prompt, one token at a time: predict, draw, append, and predict again.
 
-    Each prediction sees the last max_sequence_length tokens. Position embeddings are learned, so when the
-    window slides every token moves to another position and all of the window is computed anew.
+    Each prediction sees the last max_sequence_length tokens. Until the window is full, a key/value cache
+    makes each token cost one position. Then the window slides: position embeddings are learned, so every
+    token in it moves to another position, and each new token costs the whole window anew.
 
     Args:
         model: gives logits (1, T, V) for ids (1, T).
@@ -97,6 +99,8 @@ def generate(
         seed: of the draws; equal seeds give equal tokens.
         end_of_text: the id that ends the text when it is drawn; it is not yielded, as it stands for no
             text. None never ends early.
+        vocabulary_limit: draw ids below this only. For models whose vocabulary is padded beyond what their
+            tokenizer has: give its n_vocab. None draws from all.
 
     Returns:
         An iterator of the new ids, each computed when it is asked for.
@@ -110,19 +114,28 @@ def generate(
     if seed < 0:
         raise ValueError(f"seed must be at least 0, not {seed}")
     _check_filters(temperature, top_k, top_p)
+    if vocabulary_limit is not None and operator.index(vocabulary_limit) < 1:
+        raise ValueError(f"vocabulary_limit must be at least 1, not {vocabulary_limit}")
     ids = _starting_ids(prompt_ids, model.config.vocabulary_size, end_of_text)
     draws = np.random.default_rng(seed)
 
     def tokens() -> Iterator[int]:
+        window = model.config.max_sequence_length
+        cache = model.new_cache()
+        unseen = ids[-window:]  # what the cache has not been fed yet
         for _ in range(max_new_tokens):
-            logits = model([ids[-model.config.max_sequence_length :]])[0, -1]  # (V,)
+            if cache.length + len(unseen) <= window:
+                logits = model([unseen], cache=cache)[0, -1]  # (V,)
+            else:
+                logits = model([ids[-window:]])[0, -1]  # (V,)
             probabilities = next_token_probabilities(
-                logits, temperature=temperature, top_k=top_k, top_p=top_p
+                logits[:vocabulary_limit], temperature=temperature, top_k=top_k, top_p=top_p
             )  # (V,)
             token = int(draws.choice(probabilities.size, p=probabilities))
             if token == end_of_text:
                 return
             ids.append(token)
+            unseen = [token]
             yield token
 
     return tokens()

@@ -27,8 +27,22 @@ TOP_K = st.none() | st.integers(1, 11)
 TOP_P = st.none() | st.sampled_from([1e-9, 0.1, 0.37, 0.5, 0.83, 0.99, 1.0])
 
 
+class ScriptedCache:
+    """In place of a key/value cache: the ids themselves."""
+
+    def __init__(self):
+        self.ids = []
+
+    @property
+    def length(self):
+        return len(self.ids)
+
+
 class Scripted:
-    """In place of a model: logits that a function makes of the window's ids; remembers what it was asked."""
+    """In place of a model: logits that a function makes of the window's ids; remembers all the windows.
+
+    A window is all that a prediction sees: what the cache holds, then the ids it is called with.
+    """
 
     config = CONFIG
 
@@ -36,10 +50,16 @@ class Scripted:
         self.logits_of = logits_of
         self.asked = []
 
-    def __call__(self, ids):
-        (window,) = np.asarray(ids).tolist()
+    def new_cache(self):
+        return ScriptedCache()
+
+    def __call__(self, ids, *, cache=None):
+        (new,) = np.asarray(ids).tolist()
+        window = new
+        if cache is not None:
+            window = cache.ids = cache.ids + new
         self.asked.append(window)
-        everything_else = np.full((1, len(window) - 1, V), np.nan)
+        everything_else = np.full((1, len(new) - 1, V), np.nan)
         return np.concatenate([everything_else, [[self.logits_of(window)]]], axis=1)
 
 

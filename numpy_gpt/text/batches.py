@@ -7,6 +7,7 @@ Shapes
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
 
@@ -53,45 +54,50 @@ def training_batch(
 
 
 def evaluation_windows(
-    token_ids: ArrayLike, *, batch_size: int, sequence_length: int
+    token_ids: ArrayLike, *, batch_size: int, sequence_length: int, stride: int | None = None
 ) -> Iterator[tuple[Array, Array]]:
-    """Return windows that do not overlap and in which every token but the first is a target exactly once.
+    """Return windows in which every token but the first is a target exactly once.
 
-    Every batch has B windows but the last, which has what is left. The last window is filled up with
-    ignored targets, so that all windows are T long.
+    Windows begin every `stride` tokens. Where two overlap, the later one counts only what lies past the
+    earlier one's end, so that those targets have at least T - stride tokens before them. The last window is
+    filled up with ignored targets. Every batch has B windows but the last, which has what is left.
 
     Args:
         token_ids: (N,) integers; may be a memory map, which is read batch by batch.
         batch_size: B.
         sequence_length: T.
+        stride: 1 to T; None means T, windows that do not overlap.
 
     Returns:
         An iterator of (inputs (B, T), targets (B, T)), in the order of the text.
 
     Raises:
-        ValueError: fewer than T + 1 tokens or a size below 1.
+        ValueError: fewer than T + 1 tokens, a size below 1 or a stride above T.
         TypeError: ids that are not integers. Both at the call, not at the first batch.
     """
     token_ids = _check(token_ids, batch_size, sequence_length)  # (N,)
+    stride = sequence_length if stride is None else operator.index(stride)
+    if not 1 <= stride <= sequence_length:
+        raise ValueError(f"stride must be in 1..{sequence_length}, the window's length, not {stride}")
     last = len(token_ids) - 1  # the last token is a target only
-    tokens_per_batch = batch_size * sequence_length
-    return (
-        (
-            _windows(token_ids[start : min(start + tokens_per_batch, last)], sequence_length, PADDING),
-            _windows(token_ids[start + 1 : start + 1 + tokens_per_batch], sequence_length, IGNORED_TARGET),
-        )
-        for start in range(0, last, tokens_per_batch)
-    )
+    num_windows = 1 + math.ceil((last - sequence_length) / stride)
 
+    def batches() -> Iterator[tuple[Array, Array]]:
+        for first in range(0, num_windows, batch_size):
+            starts = np.arange(first, min(first + batch_size, num_windows))[:, None] * stride  # (B, 1)
+            offsets = np.arange(sequence_length)  # (T,)
+            inside = starts + offsets < last  # (B, T)
+            positions = np.where(inside, starts + offsets, 0)  # (B, T)
+            counted = inside & ((starts == 0) | (offsets >= sequence_length - stride))  # (B, T)
+            inputs = np.where(inside, token_ids[positions], PADDING).astype(np.int64)  # (B, T)
+            targets = np.where(counted, token_ids[positions + 1].astype(np.int64), IGNORED_TARGET)  # (B, T)
+            yield inputs, targets
 
-def _windows(token_ids: Array, sequence_length: int, fill: int) -> Array:
-    """Return (n,) ids as (ceil(n / T), T), the end filled up."""
-    missing = -len(token_ids) % sequence_length
-    return np.pad(token_ids.astype(np.int64), (0, missing), constant_values=fill).reshape(-1, sequence_length)
+    return batches()
 
 
 def _check(token_ids: ArrayLike, batch_size: int, sequence_length: int) -> Array:
-    token_ids = np.asanyarray(token_ids)  # a memory map stays one
+    token_ids = np.asarray(token_ids)  # a memory map is not read, only wrapped
     if token_ids.ndim != 1:
         raise ValueError(f"a text must be one line of token ids, shape (N,), not {token_ids.shape}")
     for name, size in (("batch_size", batch_size), ("sequence_length", sequence_length)):

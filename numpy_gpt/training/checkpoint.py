@@ -7,9 +7,10 @@ the optimizer's settings, versions, and whatever else the caller adds. Nothing i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,11 +71,13 @@ def save_checkpoint(
 
     Raises:
         OSError: when the file cannot be written.
+        ValueError: for a tokenizer with more tokens than the model's vocabulary.
         TypeError: for metadata that JSON cannot hold.
     """
     from numpy_gpt import __version__
     from numpy_gpt.text.tokenizers import tokenizer_to_json
 
+    _check_fit(model.config, tokenizer)
     tensors: dict[str, Array] = dict(model.named_parameters())
     document: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -104,23 +107,64 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         OSError: when the file cannot be read.
         ValueError: in one line that names the file, when it is not a whole checkpoint of this format.
     """
-    path = Path(path)
-    with path.open("rb"):  # a missing or unreadable file says so in the operating system's words
-        pass
-    try:
-        return _read_checkpoint(path)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
-        # A reason may quote the file, and a hostile one has names with line breaks or without an end.
-        reason = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason)
-        raise ValueError(f"{path} is not a checkpoint: {reason:.300}") from error
-
-
-def _read_checkpoint(path: Path) -> Checkpoint:
-    from safetensors import SafetensorError, safe_open
-
     from numpy_gpt.text.tokenizers import tokenizer_from_json
 
+    with _opened(Path(path)) as (file, document):
+        config, dtype, settings = GPTConfig(**document["config"]), document["dtype"], document["optimizer"]
+        _check_header(file, config, dtype, has_optimizer=settings is not None)
+        tokenizer, metadata = document["tokenizer"], document["metadata"]
+        if not isinstance(metadata, dict):
+            raise ValueError(f"its metadata is a {type(metadata).__name__}, not a table")
+
+        encoding = None if tokenizer is None else tokenizer_from_json(tokenizer)
+        _check_fit(config, encoding)
+
+        parameters = Parameters.zeros(config, dtype)
+        _fill(parameters, file, "")
+        optimizer = None
+        if settings is not None:
+            optimizer = AdamW(parameters, **settings)
+            optimizer.steps_taken = int(file.get_tensor(f"{OPTIMIZER_PREFIX}steps_taken"))
+            if optimizer.steps_taken < 0:
+                raise ValueError(f"its optimizer has taken {optimizer.steps_taken} steps")
+            _fill(optimizer.first_moment, file, f"{OPTIMIZER_PREFIX}first_moment.")
+            _fill(optimizer.second_moment, file, f"{OPTIMIZER_PREFIX}second_moment.")
+        return Checkpoint(
+            GPT.from_parameters(parameters),
+            optimizer,
+            encoding,
+            document["step"],
+            metadata,
+        )
+
+
+def _check_fit(config: GPTConfig, tokenizer: tiktoken.Encoding | None) -> None:
+    """Refuse a tokenizer that gives ids the model does not have; the reverse is a padded vocabulary."""
+    if tokenizer is not None and tokenizer.n_vocab > config.vocabulary_size:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.n_vocab} tokens, more than the model's vocabulary of "
+            f"{config.vocabulary_size}"
+        )
+
+
+def read_description(path: Path) -> tuple[int, dict[str, Any]]:
+    """Return a checkpoint's step and metadata, without reading its tensors.
+
+    Raises:
+        OSError, ValueError: as `load_checkpoint`.
+    """
+    with _opened(path) as (_, document):
+        return document["step"], dict(document["metadata"])
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the open file and its JSON document; whatever goes wrong inside is one line naming the file."""
+    from safetensors import SafetensorError, safe_open
+
+    with path.open("rb"):  # a missing or unreadable file says so in the operating system's words
+        pass
+    faults = (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
     try:
         with safe_open(path, framework="numpy") as file:
             document = json.loads((file.metadata() or {})[METADATA_KEY])
@@ -128,38 +172,14 @@ def _read_checkpoint(path: Path) -> Checkpoint:
                 raise ValueError(f"its description is a {type(document).__name__}, not a table")
             if document["format_version"] != FORMAT_VERSION:
                 raise ValueError(f"its format version is {document['format_version']}, not {FORMAT_VERSION}")
-            config, dtype, settings = (
-                GPTConfig(**document["config"]),
-                document["dtype"],
-                document["optimizer"],
-            )
-            _check_header(file, config, dtype, has_optimizer=settings is not None)
-
-            parameters = Parameters.zeros(config, dtype)
-            _fill(parameters, file, "")
-            optimizer = None
-            if settings is not None:
-                optimizer = AdamW(parameters, **settings)
-                optimizer.steps_taken = int(file.get_tensor(f"{OPTIMIZER_PREFIX}steps_taken"))
-                if optimizer.steps_taken < 0:
-                    raise ValueError(f"its optimizer has taken {optimizer.steps_taken} steps")
-                _fill(optimizer.first_moment, file, f"{OPTIMIZER_PREFIX}first_moment.")
-                _fill(optimizer.second_moment, file, f"{OPTIMIZER_PREFIX}second_moment.")
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
-
-    tokenizer, step, metadata = document["tokenizer"], document["step"], document["metadata"]
-    if type(step) is not int or step < 0:
-        raise ValueError(f"its step is {step!r}, not a number of steps")
-    if not isinstance(metadata, dict):
-        raise ValueError(f"its metadata is a {type(metadata).__name__}, not a table")
-    return Checkpoint(
-        GPT.from_parameters(parameters),
-        optimizer,
-        None if tokenizer is None else tokenizer_from_json(tokenizer),
-        step,
-        metadata,
-    )
+            if type(document["step"]) is not int or document["step"] < 0:
+                raise ValueError(f"its step is {document['step']!r}, not a number of steps")
+            yield file, document
+    except faults as error:
+        reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
+        # A reason may quote the file, and a hostile one has names with line breaks or without an end.
+        reason = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason)
+        raise ValueError(f"{path} is not a checkpoint: {reason:.300}") from error
 
 
 def _check_header(file: Any, config: GPTConfig, dtype: str, *, has_optimizer: bool) -> None:

@@ -14,32 +14,43 @@ class Evaluation(NamedTuple):
     """What one look at a whole text gives.
 
     Attributes:
-        loss: nats per token; its exponential is the perplexity.
+        loss: nats per token.
         bits_per_byte: the same surprise spread over the text's UTF-8 bytes, which compares tokenizers.
     """
 
     loss: float
     bits_per_byte: float
 
+    @property
+    def perplexity(self) -> float:
+        """How many tokens, equally likely, would be as surprising."""
+        return math.exp(self.loss)
+
     def __str__(self) -> str:
         return f"{self.loss:.4f} nats/token {self.bits_per_byte:.4f} bits/byte"
 
 
-def evaluate(model: GPT, token_ids: Array, bytes_per_token: Array, *, batch_size: int) -> Evaluation:
-    """Predict every token of a text but the first, in windows that do not overlap.
+def evaluate(
+    model: GPT, token_ids: Array, bytes_per_token: Array, *, batch_size: int, stride: int | None = None
+) -> Evaluation:
+    """Predict every token of a text but the first, each once.
 
     Args:
         model: whose max_sequence_length is the window's length.
         token_ids: (N,) ints, the text.
         bytes_per_token: (V,) ints, how many bytes each token id stands for.
         batch_size: windows per forward pass; of no consequence but for speed.
+        stride: how far each window moves on; None means its length, windows that do not overlap.
 
     Raises:
         ValueError: for a text shorter than one window.
     """
     nats = 0.0
     windows = evaluation_windows(
-        token_ids, batch_size=batch_size, sequence_length=model.config.max_sequence_length
+        token_ids,
+        batch_size=batch_size,
+        sequence_length=model.config.max_sequence_length,
+        stride=stride,
     )
     for inputs, targets in windows:  # (B, T) each
         nats += model.loss(inputs, targets, divisor=1.0)

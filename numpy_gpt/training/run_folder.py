@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Iterable
-from dataclasses import asdict
+import math
 from datetime import datetime
 from pathlib import Path
 
-from numpy_gpt.training.checkpoint import save_checkpoint
+from numpy_gpt.training.checkpoint import Checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.trainer import StepReport, Trainer
 
 COLUMNS = (
@@ -22,94 +21,123 @@ COLUMNS = (
     "validation_bits_per_byte",
     "tokens_per_second",
 )
+BEST_SO_FAR = "best_validation_loss"
 
 
 class RunFolder:
-    """Writes what a run leaves behind, as it happens.
-
-    Args:
-        path: a folder that does not exist yet or is empty; None means runs/<date-time>.
+    """Writes what a run leaves behind, as it happens; made by `create` or `reopen`.
 
     Attributes:
         last, best: the checkpoints of the latest step and of the lowest validation loss.
         metrics: a CSV file with one line per step; validation columns are empty where there was none.
         picture: the losses over the steps, made when matplotlib is installed.
-
-    Raises:
-        FileExistsError: when the folder holds something already.
-        OSError: when it cannot be made.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path or Path("runs") / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
-        self.path.mkdir(parents=True, exist_ok=True)
-        if any(self.path.iterdir()):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.last = path / "last.safetensors"
+        self.best = path / "best.safetensors"
+        self.metrics = path / "metrics.csv"
+        self.picture = path / "loss.png"
+        self._best_loss = math.inf
+        self._rows: list[dict[str, str]] = []
+
+    @classmethod
+    def create(cls, path: Path | None) -> RunFolder:
+        """Return a new folder; None means runs/<date-time>.
+
+        Raises:
+            FileExistsError: when the folder holds something already.
+            OSError: when it cannot be made.
+        """
+        folder = cls(path or Path("runs") / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S"))
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if any(folder.path.iterdir()):
             raise FileExistsError(
-                f"{self.path} is not empty, and a run never overwrites another; choose another --out"
+                f"{folder.path} is not empty, and a run never overwrites another; choose another --out"
             )
-        self.last = self.path / "last.safetensors"
-        self.best = self.path / "best.safetensors"
-        self.metrics = self.path / "metrics.csv"
-        self.picture = self.path / "loss.png"
-        self._reports: list[StepReport] = []
-        self._best_loss = float("inf")
-        self._write_lines([COLUMNS])
+        folder._rewrite_metrics()
+        return folder
+
+    @classmethod
+    def reopen(cls, checkpoint_path: Path, checkpoint: Checkpoint) -> RunFolder:
+        """Return the folder that a checkpoint lies in, its metrics as they were at the checkpoint's step.
+
+        Raises:
+            FileExistsError: when the folder's last checkpoint is further along, and would be lost.
+            OSError: when the folder cannot be written.
+        """
+        folder = cls(checkpoint_path.parent)
+        last_step = read_description(folder.last)[0] if folder.last.exists() else 0
+        if last_step > checkpoint.step:
+            raise FileExistsError(
+                f"{folder.last} is at step {last_step}, further along than step {checkpoint.step} of "
+                f"{checkpoint_path.name}; to branch off, choose another --out"
+            )
+        folder._best_loss = float(checkpoint.metadata.get(BEST_SO_FAR) or math.inf)
+        if folder.metrics.exists():
+            with folder.metrics.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            # A run that was killed has written lines past its last checkpoint, the last one perhaps in part.
+            folder._rows = [row for row in rows if _is_whole(row) and int(row["step"]) <= checkpoint.step]
+        folder._rewrite_metrics()
+        return folder
 
     def record(self, report: StepReport, trainer: Trainer) -> None:
         """Keep one step's numbers, and after a validation, the checkpoints."""
-        self._reports.append(report)
         validation = report.validation
-        loss, bits = (validation.loss, validation.bits_per_byte) if validation else ("", "")
-        self._write_lines(
-            [
-                (
-                    report.step,
-                    report.tokens,
-                    report.learning_rate,
-                    report.train_loss,
-                    report.gradient_norm,
-                    loss,
-                    bits,
-                    round(report.tokens_per_second),
-                )
-            ]
-        )
+        row = {
+            "step": report.step,
+            "tokens": report.tokens,
+            "learning_rate": report.learning_rate,
+            "train_loss": report.train_loss,
+            "gradient_norm": report.gradient_norm,
+            "validation_loss": validation.loss if validation else "",
+            "validation_bits_per_byte": validation.bits_per_byte if validation else "",
+            "tokens_per_second": round(report.tokens_per_second),
+        }
+        self._rows.append({name: str(value) for name, value in row.items()})
+        with self.metrics.open("a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, COLUMNS).writerow(row)
         if validation is None:
             return
+        is_best = validation.loss < self._best_loss
+        self._best_loss = min(self._best_loss, validation.loss)
         self.save(self.last, trainer)
-        if validation.loss < self._best_loss:
-            self._best_loss = validation.loss
+        if is_best:
             self.save(self.best, trainer)
 
     def save(self, path: Path, trainer: Trainer) -> None:
         """Write a checkpoint of the trainer as it stands."""
-        config = {
-            name: str(value) if isinstance(value, Path) else value
-            for name, value in asdict(trainer.config).items()
-        }
         save_checkpoint(
             path,
             trainer.model,
             optimizer=trainer.optimizer,
             tokenizer=trainer.data.tokenizer,
             step=trainer.step,
-            metadata={"train_config": config, "text_fingerprint": trainer.data.fingerprint},
+            metadata={
+                "train_config": trainer.config.to_json(),
+                "text_fingerprint": trainer.data.text_fingerprint,
+                "tokenizer_fingerprint": trainer.data.tokenizer_fingerprint,
+                BEST_SO_FAR: None if math.isinf(self._best_loss) else self._best_loss,
+            },
         )
 
     def draw(self) -> bool:
         """Draw the losses so far; return False where matplotlib is missing or there is nothing to draw."""
-        if not self._reports or importlib.util.find_spec("matplotlib") is None:
+        if not self._rows or importlib.util.find_spec("matplotlib") is None:
             return False
         from matplotlib.figure import Figure
 
+        steps = [int(row["step"]) for row in self._rows]
+        losses = [float(row["train_loss"]) for row in self._rows]
+        checked = [
+            (int(row["step"]), float(row["validation_loss"])) for row in self._rows if row["validation_loss"]
+        ]
         figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
         axes = figure.subplots()
-        axes.plot(
-            [r.step for r in self._reports], [r.train_loss for r in self._reports], lw=0.6, color="#9aa5b1"
-        )
-        smooth = running_mean([r.train_loss for r in self._reports])
-        axes.plot([r.step for r in self._reports], smooth, color="#0072b2", label="training, running mean")
-        checked = [(r.step, r.validation.loss) for r in self._reports if r.validation]
+        axes.plot(steps, losses, linewidth=0.6, color="#9aa5b1")
+        axes.plot(steps, running_mean(losses), color="#0072b2", label="training, running mean")
         if checked:
             axes.plot(*zip(*checked, strict=True), "o-", color="#d55e00", label="validation")
         axes.set(xlabel="step", ylabel="loss (nats per token)")
@@ -119,9 +147,11 @@ class RunFolder:
         figure.savefig(self.picture)
         return True
 
-    def _write_lines(self, lines: Iterable[Iterable[object]]) -> None:
-        with self.metrics.open("a", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(lines)
+    def _rewrite_metrics(self) -> None:
+        with self.metrics.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(self._rows)
 
 
 def running_mean(values: list[float], weight: float = 0.05) -> list[float]:
@@ -130,3 +160,7 @@ def running_mean(values: list[float], weight: float = 0.05) -> list[float]:
     for value in values:
         means.append(value if not means else means[-1] + weight * (value - means[-1]))
     return means
+
+
+def _is_whole(row: dict[str, str]) -> bool:
+    return set(row) == set(COLUMNS) and None not in row.values()

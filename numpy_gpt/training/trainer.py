@@ -13,7 +13,9 @@ from numpy_gpt.config import TrainConfig
 from numpy_gpt.model import GPT
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.text.batches import training_batch
+from numpy_gpt.training.accumulation import accumulate_gradients
 from numpy_gpt.training.adamw import AdamW
+from numpy_gpt.training.checkpoint import Checkpoint
 from numpy_gpt.training.clipping import clip_gradients
 from numpy_gpt.training.data import TrainingData
 from numpy_gpt.training.evaluation import Evaluation, evaluate
@@ -81,13 +83,35 @@ class Trainer:
         )
         return cls(config, data, model, optimizer)
 
+    @classmethod
+    def resume(cls, config: TrainConfig, data: TrainingData, checkpoint: Checkpoint) -> Trainer:
+        """Return a trainer that goes on as if it had never stopped.
+
+        Raises:
+            ValueError: for a checkpoint without an optimizer, or of another text or tokenizer.
+        """
+        if checkpoint.optimizer is None:
+            raise ValueError("the checkpoint holds no optimizer: there is nothing to resume")
+        for what in ("text_fingerprint", "tokenizer_fingerprint"):
+            now, then = getattr(data, what), checkpoint.metadata.get(what)
+            if now != then:
+                name = what.removesuffix("_fingerprint")
+                raise ValueError(f"the {name} has changed: its fingerprint is {now}, but was {then}")
+        model = GPT.from_parameters(checkpoint.model.parameters, ops=config.ops)
+        return cls(config, data, model, checkpoint.optimizer, checkpoint.step)
+
+    @property
+    def last_step(self) -> int:
+        """How many steps are complete when `run` ends."""
+        return min(self.config.steps, self.config.stop_after or self.config.steps)
+
     def run(self) -> Iterator[StepReport]:
         """Train until the configured number of steps is complete, reporting each.
 
         Raises:
             NotFiniteError: naming the step and the first tensor that is not finite.
         """
-        while self.step < self.config.steps:
+        while self.step < self.last_step:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # said once, by the error
                 report = self._train_step()
             yield report
@@ -103,7 +127,9 @@ class Trainer:
             batch_size=config.batch_size,
             sequence_length=window,
         )  # (B, T) each
-        loss, gradients = self.model.loss_and_gradients(token_ids, target_ids, out=self._gradients)
+        gradients = self._gradients
+        parts = zip(*(np.array_split(ids, config.accumulate) for ids in (token_ids, target_ids)), strict=True)
+        loss = accumulate_gradients(self.model, list(parts), out=gradients)
         norm = clip_gradients(gradients, config.clip_norm or math.inf)
         self._require_finite(loss, norm, gradients)
         learning_rate = learning_rate_at(
@@ -117,7 +143,7 @@ class Trainer:
         self.step += 1
         seconds = time.perf_counter() - started
 
-        due = self.step % config.eval_interval == 0 or self.step == config.steps
+        due = self.step % config.eval_interval == 0 or self.step == self.last_step
         validation = self.evaluate() if due else None
         if validation and not math.isfinite(validation.loss):
             raise NotFiniteError(f"step {self.step}: the validation loss after it is not finite")

@@ -1,0 +1,106 @@
+"""The key/value cache: feeding a text in parts gives what feeding it whole gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import numpy_gpt as ng
+from numpy_gpt.cache import Cache
+from tests.comparison import FLOAT32_FLOOR, FLOAT32_RATIO, assert_close, relative_error
+from tests.models import Problem, problems
+
+CACHED_AGREEMENT = 1e-10  # shapes differ, so BLAS adds in another order
+
+
+@st.composite
+def parts(draw: st.DrawFn, length: int) -> list[int]:
+    """A way to cut a text of that length, often into single tokens."""
+    cuts: list[int] = []
+    while sum(cuts) < length:
+        cuts.append(draw(st.integers(1, length - sum(cuts))))
+    return cuts
+
+
+def fed_in_parts(model: ng.GPT, token_ids: np.ndarray, cuts: list[int]) -> tuple[np.ndarray, Cache]:
+    cache = model.new_cache(len(token_ids))
+    pieces = np.split(token_ids, np.cumsum(cuts)[:-1], axis=1)
+    return np.concatenate([model(piece, cache=cache) for piece in pieces], axis=1), cache
+
+
+@given(problem=problems(), data=st.data())
+def test_any_cut_gives_the_logits_of_the_whole(problem: Problem, data: st.DataObject) -> None:
+    model = problem.model()
+    cuts = data.draw(parts(problem.token_ids.shape[1]))
+    logits, cache = fed_in_parts(model, problem.token_ids, cuts)
+    assert_close(logits, model(problem.token_ids), f"cached logits {cuts}", tolerance=CACHED_AGREEMENT)
+    assert cache.length == problem.token_ids.shape[1]
+
+
+@given(problem=problems(), data=st.data())
+def test_float32_errs_with_the_cache_as_it_errs_without(problem: Problem, data: st.DataObject) -> None:
+    exact = problem.model()(problem.token_ids)
+    model = problem.model(np.float32)
+    plain_error = relative_error(model(problem.token_ids), exact).size
+    logits, cache = fed_in_parts(model, problem.token_ids, data.draw(parts(problem.token_ids.shape[1])))
+    assert logits.dtype == cache.keys.dtype == cache.values.dtype == np.float32
+    tolerance = max(FLOAT32_RATIO * plain_error, FLOAT32_FLOOR * (problem.config.num_layers + 1))
+    assert_close(logits, exact, "cached logits", tolerance=tolerance)
+
+
+@pytest.fixture
+def model() -> ng.GPT:
+    return ng.GPT(ng.GPTConfig(11, 6, embedding_dim=8, num_heads=2, num_layers=2), dtype=np.float64)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "message"),
+    [
+        ([[1, 2, 3]], r"^input has 7 tokens, but the maximum is 6$"),
+        ([[1], [2]], "batch_size of 1, not 2"),
+        ([[11]], "token id 11 at"),
+        ([[]], "at least one token"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_the_cache_alone(
+    model: ng.GPT, token_ids: list[list[int]], message: str
+) -> None:
+    cache = model.new_cache()
+    model([[1, 2, 3, 4]], cache=cache)
+    before = cache.keys[:, :, :4].copy()
+    with pytest.raises(ValueError, match=message):
+        model(token_ids, cache=cache)
+    assert cache.length == 4
+    assert np.array_equal(cache.keys[:, :, :4], before)
+    assert_close(
+        model([[5, 6]], cache=cache), model([[1, 2, 3, 4, 5, 6]])[:, 4:], "logits", tolerance=CACHED_AGREEMENT
+    )
+
+
+def test_a_cache_for_no_sequences_is_refused(model: ng.GPT) -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        model.new_cache(0)
+
+
+def test_two_caches_do_not_meet(model: ng.GPT) -> None:
+    first, second = model.new_cache(), model.new_cache()
+    model([[1, 2]], cache=first)
+    model([[7, 8, 9]], cache=second)
+    assert_close(model([[3]], cache=first), model([[1, 2, 3]])[:, 2:], "logits", tolerance=CACHED_AGREEMENT)
+
+
+@given(seed=st.integers(0, 2**16), length=st.integers(1, 15))
+def test_greedy_tokens_are_those_of_plain_recomputation(seed: int, length: int) -> None:
+    random = np.random.default_rng(seed)
+    model = ng.GPT(ng.GPTConfig(11, 6, embedding_dim=8, num_heads=2, num_layers=2), dtype=np.float64)
+    model.parameters.flat[:] = random.normal(0, 0.5, model.parameters.flat.size)
+    prompt = random.integers(0, 11, length)
+
+    ids = prompt.tolist()
+    for token in ng.generate(model, prompt, max_new_tokens=12, temperature=0):
+        logits = model([ids[-6:]])[0, -1]
+        assert logits[token] >= logits.max() - CACHED_AGREEMENT * abs(logits).max()
+        ids.append(token)
+    assert len(ids) == length + 12
