@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from numpy_gpt.config import GPTConfig
 from numpy_gpt.generation import generate
+from numpy_gpt.interop.reading import load_pretrained
 from numpy_gpt.model import GPT
 from numpy_gpt.ops import Op, Ops
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.training.adamw import AdamW
 from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from numpy_gpt.training.clipping import clip_gradients
+from numpy_gpt.verify import check_autograd_function, check_backward
 
 __version__ = "0.1.0"
 
@@ -29,8 +31,11 @@ __all__ = [
     "Op",
     "Ops",
     "Parameters",
+    "check_autograd_function",
+    "check_backward",
     "clip_gradients",
     "generate",
     "load_checkpoint",
+    "load_pretrained",
     "save_checkpoint",
 ]

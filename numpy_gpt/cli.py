@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from numpy_gpt import __version__, generate, load_checkpoint
-from numpy_gpt.config import SampleConfig, TrainConfig
+from numpy_gpt import __version__, generate
+from numpy_gpt.config import EvaluateConfig, ExportConfig, ImportConfig, SampleConfig, TrainConfig
+from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
 from numpy_gpt.parallel import blas_threads
-from numpy_gpt.text.tokenizers import encode, stream_text
+from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table, precision_table
+from numpy_gpt.text.corpus import read_text
+from numpy_gpt.text.prepare import PrepareConfig
+from numpy_gpt.text.prepare import prepare as prepare_corpus
+from numpy_gpt.text.tokenizers import encode, gpt2_tokenizer, stream_text, token_lengths
+from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.data import load_data
+from numpy_gpt.training.evaluation import evaluate as evaluate_model
 from numpy_gpt.training.interruption import gentle_interruption
 from numpy_gpt.training.run_folder import RunFolder
 from numpy_gpt.training.trainer import Trainer
-from numpy_gpt.verify.parity import ParityReport, Row, VerifyConfig, verify_parity
+from numpy_gpt.verify.kill_matrix import kill_matrix
+from numpy_gpt.verify.lockstep import train_in_lockstep
+from numpy_gpt.verify.parity import VerifyConfig, verify_parity
+from numpy_gpt.verify.precision import measure_precision
+
+if TYPE_CHECKING:
+    import tiktoken
 
 DONE, FAILED, WRONG_USAGE, SIGNALLED = 0, 1, 2, 128
 
@@ -36,11 +49,18 @@ WIDTH_WITH_SHAPES = 96
 
 
 def train(config: TrainConfig) -> int:
-    """Train, showing progress; leave checkpoints, metrics and a picture in a new folder."""
+    """Train, showing progress; leave checkpoints, metrics and a picture in a folder."""
     console = _console()
-    data = load_data(config)
-    trainer = Trainer.start(config, data)
-    folder = RunFolder(config.out)
+    checkpoint = None if config.resume is None else load_checkpoint(config.resume)
+    data = load_data(config, checkpoint.tokenizer if checkpoint else None)
+    if checkpoint is None or config.resume is None:
+        trainer = Trainer.start(config, data)
+    else:
+        trainer = Trainer.resume(config, data, checkpoint)
+    if checkpoint and config.resume and not config.out:
+        folder = RunFolder.reopen(config.resume, checkpoint)
+    else:
+        folder = RunFolder.create(config.out)
     shape = trainer.model.config
     console.print(
         f"{trainer.model.parameters.flat.size:,} parameters in {config.dtype}: "
@@ -48,29 +68,29 @@ def train(config: TrainConfig) -> int:
         f"H {shape.num_heads}, C {shape.embedding_dim}"
     )
     console.print(
-        f"{data.description}: {data.num_bytes:,} bytes, fingerprint {data.fingerprint}; "
+        f"{data.description}: {data.num_bytes:,} bytes, fingerprint {data.text_fingerprint}; "
         f"{len(data.training_ids):,} tokens to learn from, {len(data.validation_ids):,} held out"
     )
+    if checkpoint:
+        console.print(f"going on from {config.resume}, step {trainer.step:,}")
     console.print(f"writing to {folder.path}")
 
+    validation = None
     with (
         gentle_interruption() as interruption,
         blas_threads(config.threads),
         _progress(console) as progress,
     ):
-        bar = progress.add_task("train", total=config.steps, completed=trainer.step, loss="", speed="")
+        bar = progress.add_task("train", total=config.steps, completed=trainer.step, note="")
         for report in trainer.run():
             folder.record(report, trainer)
-            progress.update(
-                bar,
-                completed=report.step,
-                loss=f"loss {report.train_loss:.3f}",
-                speed=f"{report.tokens_per_second:,.0f} tokens/s",
-            )
-            if report.validation:
+            note = f"loss {report.train_loss:.3f}  {report.tokens_per_second:,.0f} tokens/s"
+            progress.update(bar, completed=report.step, note=note)
+            validation = report.validation
+            if validation:
                 console.print(
                     f"step {report.step:>6,}  training loss {report.train_loss:.4f}  "
-                    f"validation loss {report.validation}"
+                    f"validation loss {validation}"
                 )
             if interruption:
                 break
@@ -79,9 +99,12 @@ def train(config: TrainConfig) -> int:
     if not folder.draw():
         console.print("no picture of the losses: pip install 'numpy-gpt[plot]'")
     if interruption.signal_number is not None:
-        console.print(f"stopped after step {trainer.step:,}; {folder.last} holds it")
+        console.print(f"stopped after step {trainer.step:,}; go on with --resume {folder.last}")
         return SIGNALLED + interruption.signal_number
 
+    if validation is None:  # resumed from a checkpoint that had nothing left to do
+        validation = trainer.evaluate()
+        folder.save(folder.last, trainer)
     prompt = data.validation_text[:SAMPLE_PROMPT_CHARACTERS]
     console.print("\nThe model continues a text that it has not seen:\n")
     tokens = generate(
@@ -93,47 +116,166 @@ def train(config: TrainConfig) -> int:
         end_of_text=data.tokenizer.eot_token,
     )
     _print_continuation(console, prompt, stream_text(tokens, data.tokenizer))
-    assert report.validation is not None  # the last step is always validated
-    print(f"validation loss {report.validation}", flush=True)
+    print(f"validation loss {validation}", flush=True)
     return DONE
 
 
 def sample(config: SampleConfig) -> int:
-    """Print the prompt and its continuation, as it is generated."""
-    checkpoint = load_checkpoint(config.checkpoint or _newest_checkpoint())
-    if checkpoint.tokenizer is None:
-        raise ValueError(f"{config.checkpoint} holds no tokenizer, so it cannot read a prompt")
+    """Print the prompt and its continuation as it comes, or what may follow each token of the prompt."""
+    console = _console()
+    checkpoint, tokenizer = _load_with_tokenizer(config.checkpoint)
+    prompt = _read_prompt(config)
+    prompt_ids = encode(tokenizer, prompt)
+    if config.top is not None:
+        window = prompt_ids[-checkpoint.model.config.max_sequence_length :]
+        console.print(likeliest_next_tokens(checkpoint.model, tokenizer, window, config.top))
+        return DONE
     try:
         tokens = generate(
             checkpoint.model,
-            encode(checkpoint.tokenizer, config.prompt),
+            prompt_ids,
             max_new_tokens=config.max_new_tokens,
             temperature=config.temperature,
             top_k=config.top_k,
             top_p=config.top_p,
             seed=config.seed,
-            end_of_text=checkpoint.tokenizer.eot_token,
+            end_of_text=tokenizer.eot_token,
+            vocabulary_limit=tokenizer.n_vocab,
         )
     except ValueError as error:
         return _complain(error, WRONG_USAGE)
-    _print_continuation(_console(), config.prompt, stream_text(tokens, checkpoint.tokenizer))
+    started = time.perf_counter()
+    generated: list[int] = []
+    _print_continuation(console, prompt, stream_text(_remember(tokens, generated), tokenizer))
+    seconds = time.perf_counter() - started
+    print(f"{len(generated)} tokens, {len(generated) / seconds:,.0f} tokens/s", file=sys.stderr)
+    return DONE
+
+
+def evaluate(config: EvaluateConfig) -> int:
+    """Print how well a model predicts a whole text."""
+    console = _console()
+    checkpoint, tokenizer = _load_with_tokenizer(config.checkpoint)
+    text = read_text(config.text)
+    token_ids = encode(tokenizer, text)
+    evaluation = evaluate_model(
+        checkpoint.model,
+        token_ids,
+        token_lengths(tokenizer),
+        batch_size=config.batch_size,
+        stride=config.stride,
+    )
+    console.print(f"{config.text}: {len(text.encode()):,} bytes, {len(token_ids):,} tokens")
+    console.print(f"perplexity {evaluation.perplexity:,.2f}")
+    print(f"validation loss {evaluation}", flush=True)
+    return DONE
+
+
+def prepare(config: PrepareConfig) -> int:
+    """Tokenize a corpus in a stream, showing progress."""
+    console = _console()
+    with _progress(console) as progress:
+        bar = progress.add_task("prepare", total=None, note="bytes read")
+        prepared = prepare_corpus(
+            config, on_progress=lambda done, total: progress.update(bar, completed=done, total=total)
+        )
+    console.print(
+        f"{config.out}: {prepared.num_training_ids:,} tokens to learn from, "
+        f"{prepared.num_validation_ids:,} held out; train with --text {config.out}"
+    )
+    return DONE
+
+
+def import_weights(config: ImportConfig) -> int:
+    """Write a checkpoint with another implementation's weights, and its tokenizer where there is one."""
+    if config.out.exists():
+        raise FileExistsError(
+            f"{config.out} is there already, and nothing is overwritten; choose another --out"
+        )
+    model = load_pretrained(config.weights, dtype=config.dtype, num_heads=config.num_heads)
+    tokenizer = gpt2_tokenizer() if config.tokenizer else load_pretrained_tokenizer(config.weights)
+    save_checkpoint(config.out, model, tokenizer=tokenizer, metadata={"imported_from": str(config.weights)})
+    console = _console()
+    console.print(f"{config.out}: {model}")
+    if tokenizer is None:
+        console.print("no tokenizer lies beside the weights: the checkpoint computes, but reads no text")
+    return DONE
+
+
+def export(config: ExportConfig) -> int:
+    """Write a folder that Hugging Face's transformers loads."""
+    path = config.checkpoint or _newest_checkpoint()
+    checkpoint = load_checkpoint(path)
+    export_pretrained(config.out, checkpoint.model, tokenizer=checkpoint.tokenizer)
+    _console().print(f"{config.out}: {path} for transformers.GPT2LMHeadModel.from_pretrained")
     return DONE
 
 
 def verify(config: VerifyConfig) -> int:
-    """Print the comparison of every tensor; fail when one is not equal."""
+    """Print the comparison of every tensor, of every training step, or of every planted bug."""
+    if config.bugs:
+        return _verify_bugs()
+    if config.precision:
+        return _show_precision()
+    if config.train_steps:
+        return _verify_lockstep(config)
     console = _console()
     report = verify_parity(config)
-    console.print(_parity_table(report, with_shapes=console.width >= WIDTH_WITH_SHAPES))
+    console.print(parity_table(report, with_shapes=console.width >= WIDTH_WITH_SHAPES))
     verdict = "every tensor agrees" if report.passed else "NOT equal"
     console.print(f"{report.method}: {verdict}")
     return DONE if report.passed else FAILED
 
 
-COMMANDS: dict[type[Any], Callable[[Any], int]] = {
-    TrainConfig: train,
-    SampleConfig: sample,
-    VerifyConfig: verify,
+def _verify_bugs() -> int:
+    console = _console()
+    with console.status("planting each bug of the catalogue in turn"):
+        matrix = kill_matrix()
+    console.print(str(matrix))
+    verdict = "every bug is killed" if matrix.passed else "NOT complete"
+    console.print(f"{len(matrix.bugs)} bugs, {len(matrix.properties)} properties: {verdict}")
+    return DONE if matrix.passed else FAILED
+
+
+def _show_precision() -> int:
+    console = _console()
+    with console.status("comparing models of many sizes"):
+        rows = list(measure_precision())
+    console.print(precision_table(rows))
+    return DONE
+
+
+def _verify_lockstep(config: VerifyConfig) -> int:
+    console = _console()
+    with _progress(console) as progress:
+        bar = progress.add_task("lockstep", total=config.train_steps, note="")
+        report = train_in_lockstep(
+            config.model_config(),
+            steps=config.train_steps,
+            batch_size=config.batch_size,
+            num_tokens=config.num_tokens,
+            dtype=config.dtype,
+            seed=config.seed,
+            on_step=lambda row: progress.update(bar, completed=row.step, note=f"gap {row.gap:.1e}"),
+        )
+    console.print(lockstep_table(report))
+    if report.limit is None:
+        console.print("shown, not judged: in float32 AdamW turns rounding noise into full steps")
+    elif report.divergence is None:
+        console.print(f"no weight drifted further than {report.limit:g} in {config.train_steps} steps")
+    else:
+        console.print(f"DIVERGED at step {report.divergence.step}: {report.divergence.tensor}")
+    return DONE if report.passed else FAILED
+
+
+COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
+    "train": (TrainConfig, train),
+    "sample": (SampleConfig, sample),
+    "evaluate": (EvaluateConfig, evaluate),
+    "verify": (VerifyConfig, verify),
+    "prepare": (PrepareConfig, prepare),
+    "import": (ImportConfig, import_weights),
+    "export": (ExportConfig, export),
 }
 
 
@@ -148,12 +290,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
     try:
         config = tyro.extras.subcommand_cli_from_dict(
-            {command.__name__: kind for kind, command in COMMANDS.items()},
+            {name: kind for name, (kind, _) in COMMANDS.items()},
             prog="numpy-gpt",
             description="A GPT in pure NumPy with hand-written backward passes.",
             args=arguments,
         )
-        return COMMANDS[type(config)](config)
+        if isinstance(config, TrainConfig) and config.resume is not None:
+            config = _with_saved_settings(config.resume, arguments)
+        return dict(COMMANDS.values())[type(config)](config)
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -163,6 +307,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, WRONG_USAGE)
     except (OSError, ValueError, ArithmeticError, MemoryError, ImportError) as error:
         return _complain(error, FAILED)
+
+
+def _with_saved_settings(checkpoint: Path, arguments: Sequence[str]) -> TrainConfig:
+    """Return the settings of the run that left the checkpoint, with what the command line may change."""
+    _, metadata = read_description(checkpoint)
+    saved = TrainConfig.from_json(metadata.get("train_config"))
+    defaults = dataclasses.replace(saved, out=None, stop_after=None)
+    config = tyro.cli(TrainConfig, default=defaults, args=arguments[1:], prog="numpy-gpt train")
+    if changed := config.changes_from(saved):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+        raise SystemExit(_complain(f"a resumed run keeps its settings: leave out {flags}", WRONG_USAGE))
+    return config
 
 
 def _complain(error: object, exit_code: int) -> int:
@@ -188,8 +344,7 @@ def _progress(console: Console) -> Progress:
     return Progress(
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]}"),
-        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
         TextColumn("left"),
         console=console,
@@ -210,52 +365,31 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def _load_with_tokenizer(path: Path | None) -> tuple[Checkpoint, tiktoken.Encoding]:
+    path = path or _newest_checkpoint()
+    checkpoint = load_checkpoint(path)
+    if checkpoint.tokenizer is None:
+        raise ValueError(f"{path} holds no tokenizer, so it cannot read text")
+    return checkpoint, checkpoint.tokenizer
+
+
+def _read_prompt(config: SampleConfig) -> str:
+    if config.prompt_file is None:
+        return config.prompt
+    if str(config.prompt_file) == "-":
+        return sys.stdin.buffer.read().decode("utf-8", "replace")
+    return read_text(config.prompt_file)
+
+
+def _remember(tokens: Iterable[int], memory: list[int]) -> Iterator[int]:
+    """Yield the tokens, keeping each in `memory`."""
+    for token in tokens:
+        memory.append(token)
+        yield token
+
+
 def _newest_checkpoint() -> Path:
     found = sorted(Path("runs").glob("*/best.safetensors"))
     if not found:
         raise FileNotFoundError("there is no runs/*/best.safetensors here: train first, or give --checkpoint")
     return found[-1]
-
-
-def _parity_table(report: ParityReport, *, with_shapes: bool) -> Table:
-    """Return a table in sections, one for each block, so that the names fit a narrow window."""
-    table = Table(
-        title="worst relative errors",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
-    table.add_column("tensor", no_wrap=True)
-    if with_shapes:
-        table.add_column("shape", no_wrap=True)
-    for column in report.columns:
-        table.add_column(column.replace(" ~ ", "\n~\n"), justify="right", no_wrap=True)
-    table.add_column("verdict")
-    section = ""
-    for row in report.rows:
-        heading, name = _heading(row.name)
-        if heading != section:
-            section = heading
-            table.add_row(heading, style="bold")
-        table.add_row(
-            f" {name}" if heading else name,
-            *(["×".join(map(str, row.shape))] if with_shapes else []),
-            *(f"{error:.1e}" for error in row.errors),
-            _verdict(row),
-            style="" if row.passed else "bold red",
-        )
-    return table
-
-
-def _heading(name: str) -> tuple[str, str]:
-    """Return the block that a parameter belongs to, empty where to none, and the rest of its name."""
-    parts = name.split(".")
-    depth = {"transformer_blocks": 2, "embedding": 1}.get(parts[0], 0)
-    return ".".join(parts[:depth]), ".".join(parts[depth:])
-
-
-def _verdict(row: Row) -> str:
-    if not row.passed:
-        return "DIFFERENT"
-    return "zero by symmetry" if row.zero_by_symmetry else "equal"

@@ -353,13 +353,15 @@ class ImportConfig:
         weights: a folder with safetensors files, or one such file.
         out: the checkpoint to write; must not exist yet.
         dtype: float32 or float64; without it as stored, but at least float32.
-        num_heads: H, for weights without a config.json that gives it.
+        num_heads: H, for weights without a config.json that gives it; a guess of C / 64 is printed.
+        tokenizer: gpt2, for weights that use GPT-2's tokens but have no tokenizer beside them.
     """
 
     weights: Path
     out: Path
     dtype: Literal["float32", "float64"] | None = None
     num_heads: int | None = None
+    tokenizer: Literal["gpt2"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

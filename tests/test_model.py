@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -57,7 +55,7 @@ def test_float32_is_as_exact_as_torch(problem: Problem) -> None:
     # and see every cancellation that makes rounding matter.
     theirs = [tensors(torch_answer(problem, np.float32, nudge=nudge)) for nudge in range(8)]
     ours, exact = tensors(answer(problem, np.float32)), torch_answer(problem, np.float64)
-    chains = problem.config.num_layers + 1  # one in every block, one in the head
+    chains = 2 * (2 * problem.config.num_layers + 1)  # two branches a block and the head, there and back
     for what, expected in tensors(exact).items():
         floor = floors(exact)[what]
         answers = [their[what] for their in theirs]
@@ -281,10 +279,3 @@ def test_every_table_of_operations_gives_the_same_answer(ops: Any) -> None:
     expected = ng.GPT(config, dtype=np.float64)([[0, 1, 4]])
     actual = ng.GPT(config, dtype=np.float64, ops=ops)([[0, 1, 4]])
     assert_close(actual, expected, f"logits with ops={ops!r}", tolerance=FLOAT64_AGREEMENT)
-
-
-def test_importing_numpy_gpt_brings_in_numpy_alone() -> None:
-    heavy = "{'torch', 'tiktoken', 'rustbpe', 'safetensors', 'rich', 'tyro', 'matplotlib'}"
-    code = f"import sys, numpy_gpt; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

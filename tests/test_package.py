@@ -22,6 +22,7 @@ PROJECT = Path(__file__).parents[1]
 
 # Lowest first, each floor a list of places, each place a set of files or folders that are neighbours. "" is
 # `import numpy_gpt` itself: it offers everything below it, so only the command line may stand on it.
+COMMAND_LINE = {"cli", "__main__", "tables"}
 FLOORS: list[list[set[str]]] = [
     [{"arrays"}],
     [{"config"}, {"parallel"}],
@@ -33,7 +34,7 @@ FLOORS: list[list[set[str]]] = [
     [{"interop"}, {"verify"}],
     [{"learn"}],
     [{""}],
-    [{"cli", "__main__"}],
+    [COMMAND_LINE],
 ]
 VERSION = "numpy_gpt.__version__"  # a constant that stands on no floor: checkpoints record it
 HEAVY = {
@@ -50,12 +51,13 @@ HEAVY = {
 
 
 class Import(NamedTuple):
-    """One imported name, where it stands, and whether the import runs as soon as its module is loaded."""
+    """One imported name, where it stands, and when the import runs."""
 
     importer: str  # a path below the package
     line: int
     module: str
-    at_once: bool
+    at_once: bool  # as soon as its module is loaded
+    for_types: bool  # never: only a type checker reads it
 
     def __str__(self) -> str:
         return f"{self.importer}, line {self.line}: {self.module}"
@@ -65,13 +67,12 @@ def imports_of(package: Path) -> Iterator[Import]:
     """Yield every import statement of a package, inside functions too."""
     for path in sorted(package.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        late = {
-            id(inner)
-            for outer in ast.walk(tree)
-            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-            or (isinstance(outer, ast.If) and "TYPE_CHECKING" in ast.unparse(outer.test))
-            for inner in ast.walk(outer)
-        }
+        in_functions, for_types = set(), set()
+        for outer in ast.walk(tree):
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+                in_functions |= set(ast.walk(outer))
+            elif isinstance(outer, ast.If) and ast.unparse(outer.test).endswith("TYPE_CHECKING"):
+                for_types |= set(ast.walk(outer))
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
@@ -80,8 +81,10 @@ def imports_of(package: Path) -> Iterator[Import]:
                 modules = [f"{node.module}.{alias.name}" for alias in node.names]
             else:
                 continue
+            at_once = node not in in_functions | for_types
             for module in modules:
-                yield Import(str(path.relative_to(package)), node.lineno, module, id(node) not in late)
+                importer = str(path.relative_to(package))
+                yield Import(importer, node.lineno, module, at_once, node in for_types)
 
 
 IMPORTS = list(imports_of(PACKAGE))
@@ -129,7 +132,7 @@ def test_no_module_imports_upward() -> None:
 
 def test_what_is_heavy_is_imported_where_it_is_used() -> None:
     for found in IMPORTS:
-        if place_containing(found.importer) not in ("cli", "__main__"):
+        if place_containing(found.importer) not in COMMAND_LINE:
             allowed = not found.at_once or top(found.module) in {
                 *sys.stdlib_module_names,
                 "numpy",
@@ -140,7 +143,7 @@ def test_what_is_heavy_is_imported_where_it_is_used() -> None:
 
 def test_only_the_command_line_knows_the_terminal() -> None:
     for found in IMPORTS:
-        if place_containing(found.importer) not in ("cli", "__main__"):
+        if place_containing(found.importer) not in COMMAND_LINE and not found.for_types:
             assert top(found.module) != "tyro", str(found)
             assert not found.module.startswith(("rich.console", "rich.progress")), str(found)
 

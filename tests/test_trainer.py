@@ -58,7 +58,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def data(text_file: Path) -> TrainingData:
     """Those words as bytes."""
-    return load_data(TrainConfig(text=text_file, **SMALL))
+    return load_data(TrainConfig(text=(text_file,), **SMALL))
 
 
 def run(data: TrainingData, **settings: Any) -> tuple[Trainer, list[StepReport]]:
@@ -250,7 +250,7 @@ def test_bits_are_per_byte_of_the_validation_text(
     text_file: Path, tokenizer: Any, vocabulary_size: int | None
 ) -> None:
     config = TrainConfig(
-        **(SMALL | {"text": text_file, "tokenizer": tokenizer, "vocabulary_size": vocabulary_size})
+        **(SMALL | {"text": (text_file,), "tokenizer": tokenizer, "vocabulary_size": vocabulary_size})
     )
     data = load_data(config)
     whole = text_file.read_text(encoding="utf-8")
@@ -276,13 +276,13 @@ def test_a_text_too_short_for_a_window_is_refused_before_training(
     (tmp_path / "short.txt").write_text("x" * num_characters)
     found = num_characters * 9 // 10 if part == "training" else num_characters // 10
     with pytest.raises(ValueError, match=rf"short\.txt.*{part}.* {found} tokens.* 13") as caught:
-        load_data(TrainConfig(text=tmp_path / "short.txt", **SMALL))
+        load_data(TrainConfig(text=(tmp_path / "short.txt",), **SMALL))
     assert "\n" not in str(caught.value)
 
 
 def test_one_window_is_enough(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("x" * 130)  # 13 for validation, T + 1
-    data = load_data(TrainConfig(text=tmp_path / "short.txt", **SMALL))
+    data = load_data(TrainConfig(text=(tmp_path / "short.txt",), **SMALL))
     assert len(data.validation_ids) == 13
     _, reports = run(data, steps=1)
     assert reports[0].validation is not None
@@ -348,7 +348,7 @@ def test_a_step_that_ruins_the_weights_never_reaches_a_checkpoint(
 ) -> None:
     settings = {"warmup_steps": 0, "learning_rate": 1e30, "eval_interval": eval_interval}
     trainer = Trainer.start(TrainConfig(**(SMALL | settings)), data)
-    folder = RunFolder(tmp_path / "run")
+    folder = RunFolder.create(tmp_path / "run")
     folder.save(folder.last, trainer)
     before = folder.last.read_bytes()
 
@@ -367,7 +367,7 @@ def test_a_step_that_ruins_the_weights_never_reaches_a_checkpoint(
 
 def test_last_is_the_latest_and_best_the_lowest(data: TrainingData, tmp_path: Path) -> None:
     trainer = Trainer.start(TrainConfig(**(SMALL | {"steps": 4, "eval_interval": 1})), data)
-    folder = RunFolder(tmp_path / "run")
+    folder = RunFolder.create(tmp_path / "run")
     losses = [3.0, 2.0, math.nextafter(2.0, 3), 2.5]
     for report, loss in zip(trainer.run(), losses, strict=True):
         assert report.validation is not None

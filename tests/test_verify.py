@@ -224,6 +224,11 @@ def test_a_revealing_batch_repeats_tokens_and_ignores_some_targets(
     assert 0 < (many == IGNORED_TARGET).sum() < many.size / 2
 
 
+def test_at_least_one_target_counts_however_few_there_are() -> None:
+    for seed in range(40):
+        assert revealing_batch(SMALL.model_config(), 1, 1, seed)[1] != IGNORED_TARGET
+
+
 @pytest.mark.parametrize(
     ("value", "reference", "floor", "error"),
     [

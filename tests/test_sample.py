@@ -1,0 +1,80 @@
+"""The sample command: where a prompt may come from, and what the model holds likely after each token."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import numpy_gpt as ng
+from numpy_gpt.text.tokenizers import bytes_tokenizer
+from tests.test_cli import outcome
+
+PROMPT = "na\u00efve caf\u00e9"
+
+
+@pytest.fixture(scope="module")
+def model() -> ng.GPT:
+    config = ng.GPTConfig(257, 16, embedding_dim=8, num_heads=2, num_layers=1)
+    model = ng.GPT(config, dtype=np.float64)
+    model.parameters.flat[:] = np.random.default_rng(0).normal(0, 0.5, model.parameters.flat.size)
+    return model
+
+
+@pytest.fixture
+def checkpoint(model: ng.GPT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    monkeypatch.chdir(tmp_path)
+    ng.save_checkpoint("model.safetensors", model, tokenizer=bytes_tokenizer())
+    return "--checkpoint", "model.safetensors"
+
+
+def test_a_prompt_from_a_file_or_standard_input_is_a_prompt(
+    checkpoint: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("prompt.txt").write_text(PROMPT, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(PROMPT.encode())))
+    printed = []
+    for source in (("--prompt", PROMPT), ("--prompt-file", "prompt.txt"), ("--prompt-file", "-")):
+        assert outcome("sample", *checkpoint, *source, "--max-new-tokens", "30") == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0].startswith(PROMPT)
+    assert printed[0] == printed[1] == printed[2]
+
+
+def test_the_speed_is_said_on_standard_error(
+    checkpoint: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome("sample", *checkpoint, "--max-new-tokens", "5", "--prompt", "a") == 0
+    assert "5 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_the_likeliest_next_tokens_are_listed_at_every_position(
+    model: ng.GPT, checkpoint: tuple[str, str], top: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome("sample", *checkpoint, "--prompt", "abca", "--top", str(top)) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("'")]
+    logits = model([list(b"abca")])[0, :, :257]
+    assert len(lines) == 4
+    for line, after, row in zip(lines, "abca", logits, strict=True):
+        probabilities = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        assert line.startswith(repr(after))
+        places = [
+            line.find(
+                f"{repr(bytes([v]).decode('utf-8', 'replace')) if v < 256 else ''} {probabilities[v]:.1%}"
+            )
+            for v in np.argsort(-row, kind="stable")[:top]
+            if v < 256
+        ]
+        assert -1 not in places
+        assert places == sorted(places)
+
+
+@pytest.mark.parametrize("top", ["0", "-1"])
+def test_a_list_of_nothing_is_refused(
+    checkpoint: tuple[str, str], top: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome("sample", *checkpoint, "--top", top) == 2
+    assert "top" in capsys.readouterr().err
