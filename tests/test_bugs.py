@@ -5,14 +5,20 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from numpy_gpt.config import GPTConfig
+from numpy_gpt.model import GPT
 from numpy_gpt.ops import Ops, book
+from numpy_gpt.training.checkpoint import load_checkpoint, save_checkpoint
 from numpy_gpt.verify.bugs import CATALOGUE, RIGHT, Bug
+from numpy_gpt.verify.bugs.cache import GPTFedInParts
 from numpy_gpt.verify.bugs.model import GPTInParts
+from numpy_gpt.verify.bugs.run import Kept, Run
 from numpy_gpt.verify.kill_matrix import PROPERTIES, kill_matrix
 from numpy_gpt.verify.kill_matrix.cases import op_cases
 from numpy_gpt.verify.kill_matrix.conduct import out_is_overwritten
@@ -111,10 +117,34 @@ def test_every_variant_honours_out_unless_that_is_its_bug() -> None:
     }
 
 
-def test_the_model_in_parts_is_the_right_model() -> None:
-    subject = RIGHT._replace(model=GPTInParts)
+@pytest.mark.parametrize("model", [GPTInParts, GPTFedInParts])
+def test_a_model_in_parts_is_the_right_model(model: type[GPT]) -> None:
+    subject = RIGHT._replace(model=model)
     for tried in PROPERTIES:
         assert tried.check(subject, 0) is None, tried.name
+
+
+def test_what_a_run_keeps_is_what_a_checkpoint_file_holds(tmp_path: Path) -> None:
+    text = np.random.default_rng(0).integers(0, 5, 100)
+    config = GPTConfig(5, 4, embedding_dim=4, num_heads=2, num_layers=1)
+    run = Run.start(GPT(config), text, total_steps=9)
+    run.train(4)
+    kept = run.keep()
+    save_checkpoint(tmp_path / "run", run.model, optimizer=run.optimizer, step=run.step)
+    checkpoint = load_checkpoint(tmp_path / "run")
+    assert checkpoint.optimizer is not None
+    held = Kept(
+        checkpoint.model.config,
+        checkpoint.model.dtype,
+        checkpoint.model.state_dict(),
+        checkpoint.optimizer.state_dict(),
+        checkpoint.step,
+    )
+    assert (held.config, held.dtype, held.step) == (kept.config, kept.dtype, kept.step)
+    for ours, theirs in ((kept.weights, held.weights), (kept.optimizer, held.optimizer)):
+        assert {name: array.tobytes() for name, array in ours.items()} == {
+            name: array.tobytes() for name, array in theirs.items()
+        }
 
 
 def measured(weak_checks: list[str], bugs: list[Bug]) -> dict[str, set[str]]:

@@ -279,6 +279,12 @@ def test_ids_have_the_smallest_type_that_holds_the_vocabulary(vocabulary_size: i
     assert id_dtype(vocabulary_size) == dtype
 
 
+def test_an_id_that_the_vocabulary_does_not_have_is_never_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiktoken.Encoding, "n_vocab", 100)  # too few for the letter d
+    with pytest.raises(ValueError, match=r"id 1\d\d at \d+ is outside 0\.\.99"):
+        load()
+
+
 def fingerprint_of(*texts: str) -> str:
     return Corpus.measure([text_document("any", text) for text in texts]).fingerprint
 

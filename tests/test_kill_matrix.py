@@ -53,7 +53,9 @@ def test_some_kills_that_the_lessons_speak_of(matrix: KillMatrix) -> None:
     assert "softmax_ignores_a_shift" in killers("attention-row-term-forgotten")
     assert "tied_weight_law" in killers("model-tied-head-part-lost")
     assert killers("layer-norm-writes-into-its-input") == {"inputs_are_untouched"}
-    assert killers("attention-mask-from-the-first-key") == {"op_values"}
+    assert killers("attention-mask-from-the-first-key") == {"op_values", "cache_equals_recomputation"}
+    assert killers("cache-last-part-counted") == {"cache_equals_recomputation"}
+    assert killers("generation-stale-keys-slide") == {"generation_is_recomputation"}
     assert "op_gradients" not in killers("gelu-shared-workspace")
     assert "model_gradients" in killers("gelu-shared-workspace")
     assert "causality" not in killers("attention-split-by-reshape")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import itertools
 import json
@@ -119,14 +120,18 @@ def test_a_text_of_words_comes_in_small_pieces(tmp_path: Path) -> None:
     assert max(lengths) < 20_000
 
 
-@pytest.mark.parametrize("run", ["x", " "])
-def test_a_run_without_a_break_is_read_whole_or_refused(run: str) -> None:
-    block = run * (LONGEST_RUN // 16)
+def test_a_run_without_a_break_is_read_whole_or_refused() -> None:
+    block = "x" * (LONGEST_RUN // 16)
     assert sum(len(piece) for piece in end_at_breaks([block] * 16, "run")) == LONGEST_RUN
     with pytest.raises(
-        ValueError, match="cannot prepare endless: more than 16,777,216 characters without a br"
+        ValueError, match="cannot prepare run: more than 16,777,216 characters without a break"
     ):
-        list(end_at_breaks(itertools.repeat(block), "endless"))
+        list(end_at_breaks([block] * 16 + ["x"], "run"))
+
+
+def test_runs_without_a_break_are_counted_one_by_one() -> None:
+    block = "x" * (LONGEST_RUN // 8)
+    assert sum(1 for _ in end_at_breaks([f"y {block}"] * 9, "runs")) == 10
 
 
 # The same as reading directly
@@ -273,16 +278,58 @@ def test_an_interruption_leaves_nothing(texts: Path, tmp_path: Path, moment: str
     assert not NAMES & seen_aside  # no file has its name before all are complete
 
 
-def test_a_disk_that_is_full_leaves_nothing_and_is_named(texts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("renamed", range(len(NAMES)))
+def test_an_interruption_between_two_renamings_leaves_nothing(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    replace, calls = Path.replace, itertools.count()
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if next(calls) == renamed:
+            assert len(everything_in(tmp_path / "out")) == len(NAMES)
+            assert not (tmp_path / "out" / "prepared.json").exists()  # it is the last to get its name
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(PrepareConfig(tmp_path / "out", (texts / "d",), tokenizer="bytes"))
+    assert everything_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("limit", ["in the middle", "one byte short"])
+def test_a_disk_that_is_full_leaves_nothing_and_is_named(texts: Path, tmp_path: Path, limit: str) -> None:
     resource = pytest.importorskip("resource", reason="this system cannot limit the size of files")
+    config = PrepareConfig(tmp_path / "out", (texts,), tokenizer="bytes")
+    prepare(dataclasses.replace(config, out=tmp_path / "whole"))
+    size = (tmp_path / "whole" / "training.npy").stat().st_size
+    shutil.rmtree(tmp_path / "whole")
+
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2 if limit == "in the middle" else size - 1, hard))
     try:
         with pytest.raises(OSError, match=r"training\.npy") as caught:
-            prepare(PrepareConfig(tmp_path / "out", (texts,), tokenizer="bytes"))
+            prepare(config)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.strerror == "File too large"
+    assert everything_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("flushed", range(len(NAMES)))
+def test_a_file_that_does_not_reach_the_disk_is_no_file(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: int
+) -> None:
+    calls = itertools.count()
+
+    def fail(descriptor: int) -> None:
+        if next(calls) == flushed:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        prepare(PrepareConfig(tmp_path / "out", (texts / "d",), tokenizer="bytes"))
+    assert any(name in caught.value.filename for name in NAMES)
     assert everything_in(tmp_path) == set()
 
 
@@ -492,7 +539,7 @@ def test_hostile_ids_are_refused_in_one_line(
     assert len(str(caught.value)) < 500
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(position=st.integers(0, 127), value=st.integers(0, 255))
 @pytest.mark.filterwarnings("ignore:Reading")  # NumPy's of a header that Python 2 might have written
 def test_a_header_with_a_wrong_byte_is_refused_or_means_the_same(

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from numpy_gpt.text.batches import evaluation_windows, training_batch
-from numpy_gpt.text.corpus import embedded_corpus, fingerprint, read_text, split_text
+from numpy_gpt.text.corpus import embedded_corpus, fingerprint, read_text
 from numpy_gpt.text.tokenizers import (
     BYTES,
     END_OF_TEXT,
@@ -393,13 +393,6 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path, name, kind, f
         read_text(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@given(TEXTS)
-def test_a_tenth_of_the_characters_is_for_validation(text):
-    training, validation = split_text(text)
-    assert training + validation == text
-    assert 0 <= 10 * len(validation) - len(text) < 10
 
 
 @given(TEXTS, TEXTS)

@@ -104,12 +104,6 @@ class Corpus:
                 position += len(piece)
 
 
-def split_text(text: str) -> tuple[str, str]:
-    """Return (training, validation): the last tenth of the characters, rounded up, is for validation."""
-    boundary = len(text) * 9 // 10
-    return text[:boundary], text[boundary:]
-
-
 def text_document(name: str, text: str) -> Document:
     """Return a document that is in memory already; it has one piece."""
     return Document(name, len(text.encode("utf-8", "surrogatepass")), lambda: [text])

@@ -24,6 +24,8 @@ from numpy_gpt.text.tokenizers import tokenizer_fingerprint, tokenizer_from_json
 if TYPE_CHECKING:
     import tiktoken
 
+T = TypeVar("T")
+
 FORMAT_VERSION = 1
 TOKENIZER = "tokenizer.json"
 IDS: dict[Part, str] = {"training": "training.npy", "validation": "validation.npy"}
@@ -126,9 +128,6 @@ def open_prepared(folder: Path) -> tuple[Prepared, tiktoken.Encoding, dict[Part,
     return prepared, tokenizer, ids
 
 
-T = TypeVar("T")
-
-
 def _read_json(path: Path, convert: Callable[[Any], T]) -> T:
     text = read_text(path)
     try:
@@ -147,7 +146,7 @@ def _map_ids(path: Path, count: int, vocabulary_size: int) -> Array:
     shape, dtype = (count,), id_dtype(vocabulary_size)
     if ids.shape != shape or ids.dtype != dtype:
         raise ValueError(
-            f"{path} is damaged: it holds {ids.dtype} of shape {ids.shape}, not {dtype} of {shape}"
+            f"{path} is damaged: it holds {ids.dtype!s:.40} of shape {ids.shape}, not {dtype} of {shape}"
         )
     try:
         require_ids(ids, vocabulary_size)

@@ -70,6 +70,7 @@ def learn_bpe(texts: str | Iterable[str], vocabulary_size: int) -> tiktoken.Enco
     learner.train_from_iterator(
         map(_replace_lone_surrogates, [texts] if isinstance(texts, str) else texts),
         vocab_size=min(vocabulary_size - 1, 2**31),  # no text offers so many, and rustbpe counts in 32 bits
+        buffer_size=64,  # texts that it holds at a time: the pieces of a large file can be long
         pattern=SPLIT_PATTERN,
     )
     tokens = [bytes(token) for token, _ in learner.get_mergeable_ranks()]

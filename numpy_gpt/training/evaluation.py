@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from numpy_gpt.arrays import Array
 from numpy_gpt.model import GPT
+from numpy_gpt.ops.ids import IGNORED_TARGET
 from numpy_gpt.text.batches import evaluation_windows
 
 
@@ -45,7 +46,7 @@ def evaluate(
     Raises:
         ValueError: for a text shorter than one window.
     """
-    nats = 0.0
+    nats, num_bytes = 0.0, 0
     windows = evaluation_windows(
         token_ids,
         batch_size=batch_size,
@@ -54,5 +55,5 @@ def evaluate(
     )
     for inputs, targets in windows:  # (B, T) each
         nats += model.loss(inputs, targets, divisor=1.0)
-    num_bytes = int(bytes_per_token[token_ids[1:]].sum())
+        num_bytes += int(bytes_per_token[targets[targets != IGNORED_TARGET]].sum())
     return Evaluation(nats / (len(token_ids) - 1), nats / math.log(2) / num_bytes)

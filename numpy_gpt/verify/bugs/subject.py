@@ -16,6 +16,7 @@ from numpy_gpt.training.adamw import AdamW
 from numpy_gpt.training.clipping import clip_gradients
 from numpy_gpt.training.evaluation import Evaluation, evaluate
 from numpy_gpt.training.schedule import learning_rate_at
+from numpy_gpt.verify.bugs.run import Run
 
 
 class Subject(NamedTuple):
@@ -32,6 +33,7 @@ class Subject(NamedTuple):
     evaluate: Callable[..., Evaluation] = evaluate
     next_token_probabilities: Callable[..., Array] = next_token_probabilities
     generate: Callable[..., Iterator[int]] = generate
+    run: type[Run] = Run
 
     def build(self, parameters: Parameters) -> GPT:
         """Return this subject's model around the given parameters, computing with this subject's ops."""

@@ -13,7 +13,13 @@ import numpy as np
 
 from numpy_gpt.arrays import Array
 from numpy_gpt.verify.gradcheck.finite_differences import Differences, Line
-from numpy_gpt.verify.gradcheck.measurement import NEGLIGIBLE, RELATIVE_TOLERANCE, Measurement, Probe, typical_elements
+from numpy_gpt.verify.gradcheck.measurement import (
+    NEGLIGIBLE,
+    RELATIVE_TOLERANCE,
+    Measurement,
+    Probe,
+    typical_elements,
+)
 from numpy_gpt.verify.gradcheck.slope import SAFETY, Direction, Slope
 from numpy_gpt.verify.gradcheck.step_search import Search
 

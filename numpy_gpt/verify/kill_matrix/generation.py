@@ -1,4 +1,4 @@
-"""Properties of sampling and generation."""
+"""Properties of the cache, of sampling and of generation."""
 
 from __future__ import annotations
 
@@ -7,15 +7,38 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from numpy_gpt.arrays import Array
+from numpy_gpt.cache import Cache
 from numpy_gpt.config import GPTConfig
 from numpy_gpt.model import GPT
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.verify.bugs.subject import Subject
 from numpy_gpt.verify.cases import revealing_parameters
 from numpy_gpt.verify.kill_matrix import reference
+from numpy_gpt.verify.kill_matrix.cases import model_cases
 from numpy_gpt.verify.kill_matrix.comparison import difference
 from numpy_gpt.verify.kill_matrix.property import looks_at
+
+
+@looks_at("ops", "model")
+def cache_equals_recomputation(subject: Subject, seed: int) -> Iterator[str]:
+    """A text fed through a cache in parts, however it is cut, has the logits of the whole, in batches too.
+
+    Two parts are not enough: a cache may remember the last part only. So every cut is tried.
+    """
+    for case in model_cases(seed):
+        model = case.model(subject)
+        ids, _ = case.batch()
+        B, T = ids.shape
+        whole = model(ids)  # (B, T, V)
+        for is_cut in itertools.product((False, True), repeat=T - 1):
+            parts = np.split(ids, np.flatnonzero(is_cut) + 1, axis=1)
+            cache = model.new_cache(B)
+            logits = np.concatenate([model(part, cache=cache) for part in parts], axis=1)  # (B, T, V)
+            lengths = [part.shape[1] for part in parts]
+            yield from difference(f"logits of {B} texts in parts of {lengths}", logits, whole)
 
 
 @looks_at("next_token_probabilities")
@@ -35,7 +58,19 @@ def sampler_filters(subject: Subject, seed: int) -> Iterator[str]:
         yield from difference(f"probabilities with {options} of {logits.round(2)}", probabilities, expected)
 
 
-def _attentive_model(seed: int) -> GPT:
+class _Recording(GPT):
+    """Right, and remembers what it predicted last."""
+
+    predicted: Array | None = None  # (V,)
+
+    def __call__(self, token_ids: ArrayLike, *, cache: Cache | None = None) -> Array:
+        """Return the logits (B, T, V)."""
+        logits = super().__call__(token_ids, cache=cache)
+        self.predicted = logits[0, -1]
+        return logits
+
+
+def _attentive_model(seed: int) -> _Recording:
     """Return a small right model whose likeliest next token changes with the tokens it reads.
 
     In the test weights the biases are large, so that their gradients show, and say more than the tokens do.
@@ -47,14 +82,17 @@ def _attentive_model(seed: int) -> GPT:
         if name.endswith("bias"):
             view[...] = 0
     parameters.embedding.token_embedding.weight[...] *= 4
-    return GPT.from_parameters(parameters)
+    model = _Recording.from_parameters(parameters)
+    assert isinstance(model, _Recording)  # which from_parameters' type does not say
+    return model
 
 
 @looks_at("generate")
 def generation_is_recomputation(subject: Subject, seed: int) -> Iterator[str]:
     """Each new token is drawn from the model's prediction after the last tokens that fit its window.
 
-    Greedy tokens are compared one by one, past the window's end; drawn ones in how often they come.
+    Greedy tokens are compared one by one, past the window's end, and so are the logits behind them, since a
+    prediction that is slightly wrong has the right token most of the time; drawn ones in how often they come.
     """
     model = _attentive_model(seed)
     window, V = model.config.max_sequence_length, model.config.vocabulary_size
@@ -62,11 +100,12 @@ def generation_is_recomputation(subject: Subject, seed: int) -> Iterator[str]:
     for prompt_length in (1, window - 1, window + 1, window + 2, window + 4):
         prompt = random.integers(0, V, prompt_length).tolist()
         ids = list(prompt)
-        for _ in range(4):
-            ids.append(int(reference.logits(model.parameters, np.array([ids[-window:]]))[0, -1].argmax()))
-        generated = list(subject.generate(model, prompt, max_new_tokens=4, temperature=0.0))
-        if generated != ids[prompt_length:]:
-            yield f"after {prompt} come {generated} instead of {ids[prompt_length:]}"
+        for token in subject.generate(model, prompt, max_new_tokens=4, temperature=0.0):
+            expected = reference.logits(model.parameters, np.array([ids[-window:]]))[0, -1]  # (V,)
+            if token != expected.argmax():
+                yield f"after {ids} comes {token} instead of {expected.argmax()}"
+            yield from difference(f"logits after {ids}", model.predicted, expected)
+            ids.append(token)
 
     draws, prompt = 100, [0, 1]
     options: dict[str, Any] = {"temperature": 1.5, "top_k": 3, "top_p": 0.95}

@@ -1,4 +1,4 @@
-"""Properties of what surrounds the gradient: accumulation, optimizer, clipping, schedule."""
+"""Properties of what surrounds the gradient: accumulation, optimizer, clipping, schedule, resuming."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from numpy_gpt.config import GPTConfig
+from numpy_gpt.model import GPT
 from numpy_gpt.ops import IGNORED_TARGET
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.verify.bugs.subject import Subject
 from numpy_gpt.verify.cases import revealing_parameters
 from numpy_gpt.verify.kill_matrix import reference
 from numpy_gpt.verify.kill_matrix.cases import model_cases
-from numpy_gpt.verify.kill_matrix.comparison import difference
+from numpy_gpt.verify.kill_matrix.comparison import difference, other_bits
 from numpy_gpt.verify.kill_matrix.property import looks_at
 
 
@@ -101,3 +102,30 @@ def schedule_has_no_off_by_one(subject: Subject, seed: int) -> Iterator[str]:
         angles = np.linspace(0, math.pi, total_steps - warmup_steps)
         fall = minimum + (peak - minimum) * (1 + np.cos(angles)) / 2
         yield from difference(f"rates from the peak to step {total_steps - 1}", rates[warmup_steps:], fall)
+
+
+@looks_at("run")
+def resume_is_exact(subject: Subject, seed: int) -> Iterator[str]:
+    """A run that is stopped and resumed ends with the bits of one that was not, float32 and float64."""
+    random = np.random.default_rng([seed, 41])
+    config = GPTConfig(5, 4, embedding_dim=4, num_heads=2, num_layers=1)
+    text = random.integers(0, 5, 200)
+    total_steps = 12
+    for dtype in ("float32", "float64"):
+        through, stopped = (
+            subject.run.start(GPT(config, seed=seed, dtype=dtype), text, total_steps=total_steps)
+            for _ in range(2)
+        )
+        through.train(total_steps)
+        stop = int(random.integers(1, total_steps))
+        stopped.train(stop)
+        kept = stopped.keep()
+        stopped.train(total_steps)  # what was kept must not notice
+        resumed = subject.run.resume(kept, text, total_steps=total_steps)
+        resumed.train(total_steps)
+        for what, run in ((f"resumed after step {stop}", resumed), (f"kept at step {stop}", stopped)):
+            if run.optimizer.steps_taken != total_steps:
+                yield f"{what}: {run.optimizer.steps_taken} steps taken instead of {total_steps}"
+            for name in ("parameters", "first_moment", "second_moment"):
+                tensors = (getattr(one.optimizer, name).flat for one in (run, through))
+                yield from other_bits(f"{dtype} {name}, {what}", *tensors)
