@@ -180,7 +180,7 @@ class TrainConfig:
     activation: Literal["gelu_tanh", "gelu"] | None = None
     batch_size: int = 12
     accumulate: int = 1
-    steps: int = 2000
+    steps: int = 1500
     stop_after: int | None = None
     learning_rate: float = 3e-3
     min_learning_rate: float = 1e-4

@@ -334,6 +334,13 @@ def test_a_sum_that_cancels_is_ill_conditioned_not_wrong() -> None:
     assert report.verdict != "failed", report
 
 
+def test_large_numbers_within_forward_blur_small_outputs_too() -> None:
+    for seed in range(10):
+        x = random(seed).standard_normal(8) * 10.0 ** -np.arange(8)
+        report = check_backward(lambda x: (x + 1e8 - 1e8, None), lambda d, saved: (d,), (x,), seed=seed)
+        assert report.verdict == "inconclusive", report
+
+
 def test_an_operation_that_refuses_every_step_is_inconclusive() -> None:
     point = np.array([0.25, 0.75])
 

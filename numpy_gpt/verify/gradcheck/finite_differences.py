@@ -15,11 +15,11 @@ import numpy as np
 from numpy_gpt.arrays import Array
 from numpy_gpt.verify.gradcheck.noise import measure_noise
 from numpy_gpt.verify.gradcheck.slope import SAFETY, Direction, Slope
-from numpy_gpt.verify.gradcheck.step_search import Search
+from numpy_gpt.verify.gradcheck.step_search import EXTRAPOLATION, STRIDE, Search
 from numpy_gpt.verify.gradcheck.stepping import Stepper
 from numpy_gpt.verify.gradcheck.subject import EPS, Subject
 
-FINEST, COARSEST, STRIDE = -28, -4, 3
+FINEST, COARSEST = -28, -4
 FINEST_OF_ALL, COARSEST_OF_ALL = -43, 20
 """Steps are 2**level of an element's own size, at every third level: finer than FINEST where curvature or
 a kink demands it, coarser than COARSEST where noise does."""
@@ -114,14 +114,18 @@ class Line:
         noise = self.noise(level)
         return _slope(value, np.where(np.isfinite(value), noise, np.inf), noise)
 
+    def extrapolated(self, level: int) -> Slope:
+        """Return the slope from a pair of step sizes, its uncertainty no more than noise: to agree with."""
+        pair = self.pair(level)
+        return replace(pair, uncertainty=np.where(np.isfinite(pair.uncertainty), pair.noise, np.inf))
+
     def pair(self, level: int) -> Slope:
         """Return the slope extrapolated from h = 2**level and the next coarser size."""
         coarse, fine = self.central(level + STRIDE), self.central(level)
         upstreams = self.differences.subject.upstreams
         noise = self.noise(level)
-        ratio = 4.0**STRIDE
         gap = fine - coarse
-        value = upstreams @ (fine + gap / (ratio - 1))
+        value = upstreams @ (fine + gap / (EXTRAPOLATION - 1))
         # By luck of its signs |upstream · gap| may be small; the root mean square over all signs is not.
         spread = np.sqrt(self.differences.squares @ gap**2)
         uncertainty = np.maximum(np.maximum(np.abs(upstreams @ gap), spread), noise)

@@ -135,12 +135,12 @@ def _axis_profile(
 ) -> AxisProfile:
     errors: dict[range, float] = {}
     wrong: set[int] = set()
-    # A wrong factor is below tolerance where the gradient is small: beside larger errors it counts even so.
-    threshold = 1e-3 * max((measurement.error_in(probe, probe.claim) for _, probe in placed), default=0.0)
+    # By luck of its signs a slice can hide a wrong factor: what is off in like manner is wrong as well.
+    alike = 1e-3 * max((probe.error for _, probe in placed), default=0.0)
     for indices, probe in placed:
         error = measurement.error_in(probe, probe.claim)
         errors[indices] = max(errors.get(indices, 0.0), error)
-        if probe.is_wrong or (error > threshold and probe.is_off):
+        if probe.is_wrong or (probe.is_off and probe.error > alike):
             wrong.update(indices)
     by_start = dict(sorted(errors.items(), key=lambda item: item[0].start))
     return AxisProfile(axis, length, by_start, tuple(sorted(wrong)))

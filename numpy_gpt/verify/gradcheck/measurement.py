@@ -63,8 +63,14 @@ class Probe:
 
     @property
     def is_off(self) -> bool:
-        """Whether the claim is off by more than a tenth of that, which shows only beside larger errors."""
+        """Whether the claim is off by more than a tenth of that, which counts only beside others like it."""
         return self._exceeds(0.1 * self.scale)
+
+    @property
+    def error(self) -> float:
+        """How far the claim is off, relative to the scale."""
+        distance = self.slope.distance(self.claim)
+        return float(np.max(np.where(distance == 0.0, 0.0, distance / self.scale), initial=0.0))
 
     def _exceeds(self, scale: Array) -> bool:
         return not bool((self.slope.distance(self.claim) <= self._allowed(scale) + self.blur).all())

@@ -40,18 +40,16 @@ class Noise:
 def measure_noise(stepper: Stepper) -> Noise:
     """Move all inputs a little, seven steps in a row: what no parabola explains is noise.
 
-    Curvature leaves more the larger the steps, noise the same at any size: so the least counts, of all sizes
+    Curvature leaves more the larger the steps, noise the same at any size: so what counts are the smallest
     that the output can follow. float64 follows down to 2**-40 of the inputs' size, float32 to about 2**-24.
 
     Source: the idea of J. Moré and S. Wild, Estimating Computational Noise, 2011.
     """
     values = stepper.subject.values
-    residual, moving_at_all = _residuals(stepper, 2.0**-8)
+    residual, _ = _residuals(stepper, 2.0**-8)
     for step in (2.0**-24, 2.0**-32, 2.0**-40):
         finer, moving = _residuals(stepper, step)
-        # An output that stands still among many that move is at rest, and what it did before was a kink.
-        most_move = np.count_nonzero(moving & moving_at_all) > 0.5 * np.count_nonzero(moving_at_all)
-        residual = np.where(moving | most_move, np.fmin(residual, finer), residual)
+        residual = np.where(moving, finer, residual)
     usable = np.isfinite(residual) & np.isfinite(values) & (values != 0.0)
     if not usable.any():
         return Noise(np.zeros_like(values), 0.0, reacts=True)
@@ -59,14 +57,11 @@ def measure_noise(stepper: Stepper) -> Noise:
     relative = float(np.median(residual[usable] / size))
     response = float(np.median(_response_to_nudge(stepper)[usable] / size))
     level = np.fmax(residual, max(relative, EPS) * np.abs(values))
-    if relative > 1e-12:
-        # Far above eps: numbers within forward are larger than its outputs, and blur all of them alike.
-        level = np.fmax(level, np.median(residual[usable]))
     return Noise(np.where(np.isfinite(level), level, 0.0), relative, reacts=response > relative / 30)
 
 
 def _residuals(stepper: Stepper, step: float) -> tuple[Array, Array]:
-    """Return per output (M,) what a parabola leaves, the median of three directions, and whether it moves.
+    """Return per output (M,) what a parabola leaves, the most of three directions, and whether it moves.
 
     It moves if in one direction every step changes it.
     """
@@ -84,7 +79,7 @@ def _residuals(stepper: Stepper, step: float) -> tuple[Array, Array]:
         left = rows - basis @ (basis.T @ rows)
         residuals.append(np.sqrt(np.sum(left**2, axis=0) / degrees_of_freedom))
         moving |= (rows[1:] != rows[:-1]).all(axis=0)
-    return np.median(residuals, axis=0), moving
+    return np.max(residuals, axis=0), moving
 
 
 def _response_to_nudge(stepper: Stepper) -> Array:

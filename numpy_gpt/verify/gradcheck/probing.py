@@ -155,18 +155,16 @@ class Prober:
         """
         line = Line(self.differences, self.i, direction)
         level = self.element_level if direction.is_element else self.direction_level
-        probe = self._compare(direction, line.quick(level))
-        if self._is_settled(probe) and not probe.is_wrong:
-            return probe
-        probe = self._compare(direction, line.pair(level))
-        levels = np.full(len(self.claims), level)
-        if (probe.is_wrong or not self._is_settled(probe)) and self.searches < self.plan.searches:
+        for measured in (line.quick, line.extrapolated):
+            probe = self._compare(direction, measured(level))
+            if self._is_settled(probe) and not probe.is_wrong:
+                return probe
+        levels, slope = np.full(len(self.claims), level), line.pair(level)
+        if self.searches < self.plan.searches:
             self.searches += 1
             levels, slope = line.search(self._enough(direction)).best
-            probe = self._compare(direction, slope)
-        if probe.is_wrong:
-            probe = self._compare(direction, line.with_kink(levels, probe.slope))
-        return probe
+        probe = self._compare(direction, slope)
+        return self._compare(direction, line.with_kink(levels, slope)) if probe.is_wrong else probe
 
     def probe_elements(self, places: Iterable[int], enough: int | None = None) -> None:
         """Measure single elements, given by their places in the flattened input, until enough contradict."""

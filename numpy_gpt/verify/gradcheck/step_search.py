@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from numpy_gpt.arrays import Array
 from numpy_gpt.verify.gradcheck.slope import SAFETY, Slope
+
+STRIDE = 3
+EXTRAPOLATION = 4.0**STRIDE
+"""Steps are tried at every third power of two: from one to the next, a central difference gains so much."""
 
 
 class Search:
@@ -24,17 +26,24 @@ class Search:
     def __init__(self, slopes: dict[int, Slope]) -> None:
         self.slopes = dict(sorted(slopes.items(), reverse=True))
         self.levels = np.array(list(self.slopes))  # (L,), coarse to fine
-        values, uncertainties, noises = (
+        self.values, self.noises, spreads = (
             np.stack([getattr(slope, part) for slope in self.slopes.values()])
-            for part in ("value", "uncertainty", "noise")
+            for part in ("value", "noise", "uncertainty")
         )  # (L, K) each
-        gaps = np.abs(values[:, None] - values[None])  # (L, L, K), the second L for the finer one
-        allowed = SAFETY * (uncertainties[:, None] + noises[None])
-        contradicted = (gaps > allowed) & np.isfinite(uncertainties[None])
-        finer = self.levels[None] < self.levels[:, None]
-        borne_out = ~(contradicted & finer[..., None]).any(axis=1)  # (L, K)
-        self.scores = np.where(borne_out, uncertainties, np.inf)
+        # A slope is better than the next coarser one, which it differs from by that one's error.
+        steps = np.concatenate([spreads[:1], np.abs(np.diff(self.values, axis=0))])
+        self.uncertainties = np.maximum(np.maximum(steps, self.noises), spreads / (EXTRAPOLATION - 1))
+        self.scores = np.where(self._borne_out(), self.uncertainties, np.inf)
         self.picks = np.argmin(self.scores, axis=0)  # (K,)
+
+    def _borne_out(self) -> Array:
+        """Return whether no finer step contradicts a slope (L, K)."""
+        gaps = np.abs(self.values[:, None] - self.values[None])  # (L, L, K), the second L for the finer one
+        allowed = SAFETY * (self.uncertainties[:, None] + self.noises[None])
+        finer = self.levels[None] < self.levels[:, None]
+        contradicted = (gaps > allowed) & np.isfinite(self.uncertainties[None]) & finer[..., None]
+        borne_out: Array = ~contradicted.any(axis=1)
+        return borne_out
 
     @property
     def coarsest(self) -> int:
@@ -53,8 +62,7 @@ class Search:
 
     def wants_finer(self, enough: Array) -> bool:
         """Whether the smallest steps are the best ones, and leave more than enough and more than noise."""
-        last = self.slopes[self.finest]
-        unsure = (last.uncertainty > enough) & (last.uncertainty > SAFETY * last.noise)
+        unsure = (self.uncertainties[-1] > enough) & (self.uncertainties[-1] > SAFETY * self.noises[-1])
         return bool((unsure & (self.picks >= len(self.levels) - 2)).any())
 
     def joined_by(self, level: int, slope: Slope) -> Search:
@@ -71,14 +79,9 @@ class Search:
     @property
     def best(self) -> tuple[Array, Slope]:
         """The best level per upstream gradient (K,), and the slope measured there."""
-        levels = self.levels[self.picks]
         columns = np.arange(len(self.picks))
-        # Noise that the model missed shows in the neighbour.
-        neighbours = np.where(self.picks + 1 < len(self.levels), self.picks + 1, self.picks - 1)
         parts = {
-            part: np.stack([getattr(slope, part) for slope in self.slopes.values()])
-            for part in ("value", "uncertainty", "noise", "low", "high")
-        }  # (L, K) each
-        gap = np.abs(parts["value"][neighbours, columns] - parts["value"][self.picks, columns])
-        slope = Slope(**{part: rows[self.picks, columns] for part, rows in parts.items()})
-        return levels, replace(slope, uncertainty=np.maximum(slope.uncertainty, gap))
+            part: np.stack([getattr(slope, part) for slope in self.slopes.values()])[self.picks, columns]
+            for part in ("value", "noise", "low", "high")
+        }
+        return self.levels[self.picks], Slope(**parts, uncertainty=self.uncertainties[self.picks, columns])
