@@ -267,6 +267,13 @@ def test_a_broken_property_is_named(kind: Property, forward: Any, backward: Any)
     assert kind in kinds(report), report
 
 
+def test_a_function_that_writes_into_its_input_spoils_no_later_trial() -> None:
+    function = softmax_with(Softmax.backward, staticmethod(writes_into_its_input))
+    report = check_autograd_function(function, (normal(4, 11),), plain_softmax)
+    assert {tensor.verdict for tensor in report.tensors.values()} == {"passed"}
+    assert Property.INPUTS_UNTOUCHED in kinds(report)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_gradient_of_zero_may_be_computed_as_noise(dtype: Any) -> None:
     """A softmax ignores what is added to all its scores."""

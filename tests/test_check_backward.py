@@ -625,6 +625,14 @@ def test_wrong_usage_says_what_to_change(
         check_backward(forward, backward, inputs, **options)
 
 
+def test_a_loss_that_is_a_python_float_is_answered_by_one() -> None:
+    def backward(d_loss: Any, x: Array) -> tuple[Array]:
+        assert type(d_loss) is float
+        return (2 * d_loss * x,)
+
+    assert check_backward(lambda x: (float((x**2).sum()), x), backward, (X,)).passed
+
+
 def test_names_come_from_the_caller_or_from_forward() -> None:
     right = pair("linear")
     assert list(check_backward(*right).tensors) == ["x", "weight", "bias"]

@@ -44,7 +44,7 @@ class Run(NamedTuple):
     def shaped(self, vector: Array, dtype: Any = np.float64) -> tuple[Any, ...]:
         """Cut a vector (M,) into upstream gradients of the outputs' shapes, C-ordered and of their kind.
 
-        A Python float answers a Python float: a NumPy scalar in its place would promote float32 arrays.
+        A Python float answers a Python float, as it would in a program.
         """
         pieces: list[Any] = []
         start = 0
