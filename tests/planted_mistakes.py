@@ -637,6 +637,17 @@ def weights_of_one_head_untransposed(random: Random) -> Pair:
 
 
 @planted(Kind.MASK)
+def fewer_queries_than_keys_without_the_mask(random: Random) -> Pair:
+    def backward(d_out: Array, saved: Any) -> tuple[Array, Array, Array]:
+        q, k, v, _ = saved
+        weights = softmax_rows(q @ k.swapaxes(-1, -2) * (1 / math.sqrt(q.shape[-1])))
+        return attention_backward(d_out, (q, k, v, weights))
+
+    queries, keys, values = attention_inputs(random, 2, 5, 4)
+    return Pair(attention_forward, backward, (queries[:, :3], keys, values))
+
+
+@planted(Kind.MASK)
 def rectifier_that_lets_everything_back(random: Random) -> Pair:
     def forward(x: Array) -> tuple[Array, None]:
         return np.maximum(x, 0), None

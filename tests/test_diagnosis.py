@@ -95,8 +95,8 @@ def is_good(ranks: Counter[int | None]) -> bool:
 
 
 def test_the_bugs_of_the_catalogue_are_named() -> None:
-    ranks = ranks_in_the_catalogue([0], cases_each=2)
-    assert ranks.total() > 30
+    ranks = ranks_in_the_catalogue([0], cases_each=1)
+    assert ranks.total() > 20
     assert is_good(ranks), ranks
 
 
@@ -304,14 +304,14 @@ ODD: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-@pytest.mark.parametrize("shape", [(2, 3, 4), (), (1, 1), (5,)])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (), (1, 1)])
 def test_no_operation_makes_the_diagnosis_raise(name: str, shape: tuple[int, ...]) -> None:
     forward, backward = ODD[name]
     x = np.random.default_rng(0).standard_normal(shape)
     assert len(diagnose(evidence(Pair(forward, backward, (x,))))) <= MOST
 
 
-@pytest.mark.parametrize("name", list(PLANTED)[::5])
+@pytest.mark.parametrize("name", [*list(PLANTED)[::8], "fewer_queries_than_keys_without_the_mask"])
 def test_no_suspect_needs_the_net_that_catches_their_exceptions(name: str) -> None:
     seen = evidence(PLANTED[name].make(seeded(name, 1)))
     for i in seen.subject.tensors:

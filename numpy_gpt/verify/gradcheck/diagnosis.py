@@ -130,10 +130,9 @@ def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
     subject = evidence.subject
     remembers = any(finding.kind in REMEMBERING for finding in evidence.findings)
     wrong = [i for i in subject.tensors if evidence.tensors[subject.names[i]].verdict == "failed"]
-    for i in subject.tensors:
+    for i in subject.tensors if remembers else ():
         fault = Fault(subject, evidence.measurements[i], i, deadline)
-        if remembers:
-            explanations += _explained(fault, stale_accumulation)
+        explanations += _explained(fault, stale_accumulation)
     if not explanations:
         for done, i in enumerate(wrong):
             now = time.process_time()
@@ -163,7 +162,7 @@ def _explained(fault: Fault, suspect: Suspect) -> list[Explanation]:
         with np.errstate(all="ignore"):
             for suspicion in suspect(fault):
                 error_left = _error_left(fault, suspicion)
-                if error_left is not None:
+                if error_left is not None and math.isfinite(error_left):
                     found.append(Explanation(suspicion, error_left))
                 if fault.is_late:
                     break
@@ -177,9 +176,9 @@ def _error_left(fault: Fault, suspicion: Suspicion) -> float | None:
     if suspicion.corrected is None:
         return suspicion.error_left
     before = fault.error if math.isfinite(fault.error) else 1.0
-    enough = min(EXACT, 0.03 * before)
-    if suspicion.kind == Kind.STALE_ACCUMULATION:
-        enough = EXACT
+    # The first of several calls is right even if the sums of later ones are not: there was no error before.
+    is_later = suspicion.kind == Kind.STALE_ACCUMULATION
+    enough = EXACT if is_later else min(EXACT, 0.03 * before)
     if fault.misfit(suspicion.corrected) > 10 * enough:
         return None
     error = fault.measurement.error(suspicion.corrected)

@@ -43,8 +43,10 @@ def _mistakes(fault: Fault, core: Core, upstreams: list[Array]) -> Iterator[Susp
         ]
         kind, text = MISTAKES[mistake]
         words = f"inside forward is attention, and {text}; put right in {fault.gradient}"
-        together = [np.concatenate(parts, axis=-1) for parts in off]
-        for gaps in (*map(list, zip(*off, strict=True)), together):
+        roles = list(map(list, zip(*off, strict=True)))
+        if core.q.shape[-2] == core.k.shape[-2]:  # one weight may project to all three
+            roles.append([np.concatenate(parts, axis=-1) for parts in off])
+        for gaps in roles:
             yield from corrected_by(fault, kind, words, gaps.__getitem__)
 
 
