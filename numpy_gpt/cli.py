@@ -25,6 +25,7 @@ from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table
 from numpy_gpt.text.corpus import read_text
 from numpy_gpt.text.prepare import PrepareConfig
 from numpy_gpt.text.prepare import prepare as prepare_corpus
+from numpy_gpt.text.printable import printable
 from numpy_gpt.text.tokenizers import encode, gpt2_tokenizer, stream_text, token_lengths
 from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.data import load_data
@@ -51,17 +52,8 @@ WIDTH_WITH_SHAPES = 96
 def train(config: TrainConfig) -> int:
     """Train, showing progress; leave checkpoints, metrics and a picture in a folder."""
     console = _console()
-    checkpoint = None if config.resume is None else load_checkpoint(config.resume)
-    data = load_data(config, checkpoint.tokenizer if checkpoint else None)
-    if checkpoint is None or config.resume is None:
-        trainer = Trainer.start(config, data)
-    else:
-        trainer = Trainer.resume(config, data, checkpoint)
-    if checkpoint and config.resume and not config.out:
-        folder = RunFolder.reopen(config.resume, checkpoint)
-    else:
-        folder = RunFolder.create(config.out)
-    shape = trainer.model.config
+    trainer, folder = _start_or_resume(config)
+    data, shape = trainer.data, trainer.model.config
     console.print(
         f"{trainer.model.parameters.flat.size:,} parameters in {config.dtype}: "
         f"V {shape.vocabulary_size}, T {shape.max_sequence_length}, L {shape.num_layers}, "
@@ -71,7 +63,7 @@ def train(config: TrainConfig) -> int:
         f"{data.description}: {data.num_bytes:,} bytes, fingerprint {data.text_fingerprint}; "
         f"{len(data.training_ids):,} tokens to learn from, {len(data.validation_ids):,} held out"
     )
-    if checkpoint:
+    if config.resume:
         console.print(f"going on from {config.resume}, step {trainer.step:,}")
     console.print(f"writing to {folder.path}")
 
@@ -118,6 +110,17 @@ def train(config: TrainConfig) -> int:
     _print_continuation(console, prompt, stream_text(tokens, data.tokenizer))
     print(f"validation loss {validation}", flush=True)
     return DONE
+
+
+def _start_or_resume(config: TrainConfig) -> tuple[Trainer, RunFolder]:
+    """Return the trainer, and the folder it writes to: a new one, or that of the checkpoint."""
+    if config.resume is None:
+        return Trainer.start(config, load_data(config)), RunFolder.create(config.out)
+    checkpoint = load_checkpoint(config.resume)
+    trainer = Trainer.resume(config, load_data(config, checkpoint.tokenizer), checkpoint)
+    if config.out is None:
+        return trainer, RunFolder.reopen(config.resume, checkpoint)
+    return trainer, RunFolder.create(config.out)
 
 
 def sample(config: SampleConfig) -> int:
@@ -355,14 +358,10 @@ def _progress(console: Console) -> Progress:
 
 def _print_continuation(console: Console, prompt: str, pieces: Iterable[str]) -> None:
     """Print the prompt dimmed and the pieces as they come, without what would move the cursor about."""
-    console.print(Text(_printable(prompt), style="dim"), end="")
+    console.print(Text(printable(prompt, keep="\n\t"), style="dim"), end="")
     for piece in pieces:
-        console.print(Text(_printable(piece)), end="")
+        console.print(Text(printable(piece, keep="\n\t")), end="")
     console.print("\n")
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _load_with_tokenizer(path: Path | None) -> tuple[Checkpoint, tiktoken.Encoding]:

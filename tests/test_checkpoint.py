@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ import numpy_gpt as ng
 import torch_gpt
 from numpy_gpt.text.tokenizers import bytes_tokenizer, encode, learn_bpe
 from tests.comparison import assert_same_bits
+from tests.hostile import outcome_of
 from tests.models import TIED, Problem, parameter_shapes, problems
 from tests.strategies import DTYPES
 
@@ -272,22 +272,8 @@ MEMORY_ALLOWED = 4_000_000  # bytes; the file has 30 thousand
 
 
 def load(contents: bytes) -> ng.Checkpoint | str:
-    """Return the checkpoint, or the text of the ValueError; fail on any other outcome."""
-    with folder() as place:
-        path = place / "candidate.safetensors"
-        path.write_bytes(contents)
-        tracemalloc.start()
-        try:
-            return ng.load_checkpoint(path)
-        except ValueError as error:
-            reason = str(error)
-        finally:
-            _, peak = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            assert peak < MEMORY_ALLOWED
-        assert str(path) in reason
-        assert reason.isprintable(), "more than one line, or control characters"
-        return reason
+    """Return the checkpoint, or the text of the ValueError."""
+    return outcome_of(ng.load_checkpoint, contents, memory_allowed=MEMORY_ALLOWED)
 
 
 def assert_refused(contents: bytes) -> None:

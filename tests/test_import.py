@@ -6,9 +6,9 @@ import json
 import pickle
 import struct
 import tempfile
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from numpy_gpt.interop import load_pretrained, load_pretrained_tokenizer
 from numpy_gpt.interop.files import find_tensors
 from numpy_gpt.text.tokenizers import SPLIT_PATTERN, encode, tokenizer_from_json, tokenizer_to_json
 from tests.comparison import assert_float32, assert_same_bits
+from tests.hostile import outcome_of
 from tests.models import configs
 from tests.pretrained import (
     CONFIG,
@@ -406,22 +407,8 @@ MEMORY_ALLOWED = 4_000_000  # bytes; the file has 18 thousand
 
 
 def outcome(contents: bytes) -> ng.GPT | str:
-    """Return the model, or the text of the ValueError; fail on any other outcome, or on much memory."""
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "candidate.safetensors"
-        path.write_bytes(contents)
-        tracemalloc.start()
-        try:
-            return load_pretrained(path, num_heads=3)
-        except ValueError as error:
-            reason = str(error)
-        finally:
-            _, peak = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            assert peak < MEMORY_ALLOWED
-        assert str(path) in reason
-        assert reason.isprintable(), "more than one line, or control characters"
-        return reason
+    """Return the model, or the text of the ValueError."""
+    return outcome_of(partial(load_pretrained, num_heads=3), contents, memory_allowed=MEMORY_ALLOWED)
 
 
 def test_the_file_that_is_spoilt_below_is_good() -> None:

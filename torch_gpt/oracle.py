@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  the name everyone gives it
 
 import numpy_gpt
 from torch_gpt.conversion import from_numpy
+from torch_gpt.model import GPT
 
 
 class Answer(NamedTuple):
@@ -39,12 +41,17 @@ def answer(
         attention: as for `torch_gpt.GPT`.
     """
     twin = from_numpy(model, attention=attention)
-    logits = twin(torch.from_numpy(np.array(token_ids, np.int64)))  # (B, T, V)
-    targets = torch.from_numpy(np.array(target_ids, np.int64))  # (B, T)
-    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    logits, loss = _logits_and_loss(twin, token_ids, target_ids)
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves this one without types
     gradients = {name: p.grad.numpy() for name, p in twin.named_parameters() if p.grad is not None}
     return Answer(logits.detach().numpy(), loss.item(), gradients)
+
+
+def _logits_and_loss(twin: GPT, token_ids: ArrayLike, target_ids: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Return logits (B, T, V) and the mean cross-entropy over targets that are not -100."""
+    logits = twin(torch.from_numpy(np.array(token_ids, np.int64)))  # (B, T, V)
+    targets = torch.from_numpy(np.array(target_ids, np.int64))  # (B, T)
+    return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 class TorchTraining:
@@ -72,9 +79,7 @@ class TorchTraining:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.zero_grad()
-        logits = self.twin(torch.from_numpy(np.array(token_ids, np.int64)))  # (B, T, V)
-        targets = torch.from_numpy(np.array(target_ids, np.int64))  # (B, T)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        _, loss = _logits_and_loss(self.twin, token_ids, target_ids)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves this one without types
         norm = torch.nn.utils.clip_grad_norm_(self.twin.parameters(), self.clip_norm)
         self.optimizer.step()

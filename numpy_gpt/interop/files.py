@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpy_gpt.arrays import Array
+from numpy_gpt.text.printable import printable
 
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """What weights may be stored in, and the NumPy dtype of its bytes."""
@@ -58,8 +59,7 @@ def faults_of(path: Path) -> Iterator[None]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         # A reason may quote the file, and a hostile one has names with line breaks or without an end.
-        reason = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason)
-        raise ValueError(f"{path}: {reason:.300}") from error
+        raise ValueError(f"{path}: {printable(reason):.300}") from error
 
 
 def read_table(path: Path) -> dict[str, Any]:

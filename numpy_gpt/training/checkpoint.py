@@ -21,6 +21,7 @@ from numpy_gpt.arrays import Array
 from numpy_gpt.config import GPTConfig
 from numpy_gpt.model import GPT
 from numpy_gpt.parameters import Parameters, parameter_shapes
+from numpy_gpt.text.printable import printable
 from numpy_gpt.training.adamw import AdamW
 
 if TYPE_CHECKING:
@@ -178,8 +179,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     except faults as error:
         reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
         # A reason may quote the file, and a hostile one has names with line breaks or without an end.
-        reason = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in reason)
-        raise ValueError(f"{path} is not a checkpoint: {reason:.300}") from error
+        raise ValueError(f"{path} is not a checkpoint: {printable(reason):.300}") from error
 
 
 def _check_header(file: Any, config: GPTConfig, dtype: str, *, has_optimizer: bool) -> None:
