@@ -20,7 +20,6 @@ from rich.text import Text
 from numpy_gpt import __version__, generate
 from numpy_gpt.config import EvaluateConfig, ExportConfig, ImportConfig, SampleConfig, TrainConfig
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
-from numpy_gpt.parallel import blas_threads
 from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table, precision_table
 from numpy_gpt.text.corpus import read_text
 from numpy_gpt.text.prepare import PrepareConfig
@@ -70,7 +69,6 @@ def train(config: TrainConfig) -> int:
     validation = None
     with (
         gentle_interruption() as interruption,
-        blas_threads(config.threads),
         _progress(console) as progress,
     ):
         bar = progress.add_task("train", total=config.steps, completed=trainer.step, note="")

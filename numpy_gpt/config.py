@@ -158,7 +158,7 @@ class TrainConfig:
         eval_interval: steps between two looks at the whole validation split.
         seed: of the initial weights and of every batch.
         dtype: float32 or float64, for all arithmetic.
-        threads: of NumPy's matrix products; without it, what the BLAS library chooses.
+        threads: to compute on; without it, as many as the machine's cores, or its container's quota, allow.
         ops: the table of operations to compute with.
         out: a new folder for checkpoints, metrics and picture; without it, runs/<date-time>, or when
             resuming, the folder of the checkpoint.

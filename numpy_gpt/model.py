@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -12,13 +14,20 @@ from numpy.typing import ArrayLike, DTypeLike
 from numpy_gpt.arrays import Array
 from numpy_gpt.cache import BlockCache, Cache
 from numpy_gpt.config import GPTConfig
-from numpy_gpt.ops import Op, Ops, book
-from numpy_gpt.ops.ids import check_token_ids
+from numpy_gpt.kernels import Workspace, empty, fast
+from numpy_gpt.ops import IGNORED_TARGET, Op, Ops, book
+from numpy_gpt.ops.ids import check_target_ids, check_token_ids
+from numpy_gpt.parallel import WORTH_A_THREAD, Team, blas_threads, share
 from numpy_gpt.parameters import Affine, Block, Parameters
 
 INITIAL_STD = 0.02
 GELU_FORM = {"gelu_tanh": "tanh", "gelu": "none"}
-TABLES = {"fast": book, "book": book}
+TABLES = {"fast": fast, "book": book}
+
+GRADIENT_COPIES_BYTES = 128 * 1024 * 1024
+"""What the threads' own gradients may take together; where they need more, threads share each operation."""
+
+Result = TypeVar("Result")
 
 Saved = Any
 """What an operation kept for its backward; only that backward opens it."""
@@ -37,12 +46,20 @@ class BlockSaved(NamedTuple):
     down_proj: Saved
 
 
+class ForgottenBlock(NamedTuple):
+    """What a block keeps with recompute=True: its input alone, from which backward makes the rest again."""
+
+    x: Array  # (B, T, C)
+    block: Block  # its parameters
+
+
 class TrunkSaved(NamedTuple):
     """What everything below the vocabulary projection kept."""
 
     embedding: Saved
-    blocks: tuple[BlockSaved, ...]
+    blocks: tuple[BlockSaved | ForgottenBlock, ...]
     final_norm: Saved
+    used_ids: Array | slice = slice(None)  # the rows of the token embedding that `embedding` is about
 
 
 class GPTSaved(NamedTuple):
@@ -67,13 +84,17 @@ class GPT:
             1/√(2L), so that the sum of 2L residual branches keeps its size; zero biases, unit norms.
         dtype: float32 or float64, for everything the model computes but the loss's sum, which is float64.
         ops: the table to compute with: "fast", "book", or an `Ops` of your own.
+        threads: how many to compute on; None means as many as this process can run at once. Any table but
+            "fast" computes on one, and lends the others to BLAS for its matrix products.
+        recompute: keep only each block's input between forward and backward, and make the rest again when
+            backward gets there: a third more time, for activations of 1 array a block instead of 16.
 
     Attributes:
-        config, dtype, ops: as given, `ops` always as a table.
+        config, dtype, ops, threads, recompute: as given, `ops` always as a table.
         parameters: every weight, as one flat vector and named views into it.
 
     Raises:
-        ValueError: for a dtype or a table that does not exist.
+        ValueError: for a dtype or a table that does not exist, or fewer than one thread.
 
     Source:
         Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3.
@@ -86,23 +107,37 @@ class GPT:
         seed: int = 0,
         dtype: DTypeLike = np.float32,
         ops: str | Ops = "fast",
+        threads: int | None = None,
+        recompute: bool = False,
     ) -> None:
-        self._attach(initial_parameters(config, seed, dtype), ops)
+        self._attach(initial_parameters(config, seed, dtype), ops, threads, recompute)
 
     @classmethod
-    def from_parameters(cls, parameters: Parameters, *, ops: str | Ops = "fast") -> GPT:
+    def from_parameters(
+        cls,
+        parameters: Parameters,
+        *,
+        ops: str | Ops = "fast",
+        threads: int | None = None,
+        recompute: bool = False,
+    ) -> GPT:
         """Return a model around existing parameters, which it uses as they are and does not copy."""
         model = cls.__new__(cls)
-        model._attach(parameters, ops)
+        model._attach(parameters, ops, threads, recompute)
         return model
 
-    def _attach(self, parameters: Parameters, ops: str | Ops) -> None:
+    def _attach(self, parameters: Parameters, ops: str | Ops, threads: int | None, recompute: bool) -> None:
         if isinstance(ops, str) and ops not in TABLES:
             raise ValueError(f"ops must be one of {', '.join(TABLES)} or an Ops table, not {ops!r}")
         self.config = parameters.config
         self.dtype = parameters.dtype
         self.ops = TABLES[ops] if isinstance(ops, str) else Ops(*(Op(*pair) for pair in ops))
         self.parameters = parameters
+        self.recompute = recompute
+        self._team = Team(threads)
+        self.threads = self._team.size
+        self._is_tuned = self.ops == fast
+        self._spare_workspaces: list[Workspace] = []  # of the threads of calls that have ended
 
     def __call__(self, token_ids: ArrayLike, *, cache: Cache | None = None) -> Array:
         """Return the logits of the next token at every position.
@@ -124,9 +159,10 @@ class GPT:
                 token_ids, self.config.vocabulary_size, self.config.max_sequence_length
             )
             cache.check(*token_ids.shape)
-        x, _ = self._trunk_forward(token_ids, cache)  # (B, T, C)
-        head = self.parameters.vocabulary_projection.weight  # (V, C)
-        logits: Array = self.ops.linear.forward(x, head, None)[0]  # (B, T, V)
+        with self._at_work():
+            x, _ = self._trunk_forward(token_ids, cache)  # (B, T, C)
+            head = self.parameters.vocabulary_projection.weight  # (V, C)
+            logits: Array = self.ops.linear.forward(x, head, None)[0]  # (B, T, V)
         return logits
 
     def new_cache(self, batch_size: int = 1) -> Cache:
@@ -138,9 +174,10 @@ class GPT:
 
     def forward(self, token_ids: ArrayLike) -> tuple[Array, GPTSaved]:
         """Return (logits (B, T, V), saved); `saved` goes to `backward`."""
-        x, trunk = self._trunk_forward(token_ids)  # (B, T, C)
-        head = self.parameters.vocabulary_projection.weight  # (V, C)
-        logits, projection = self.ops.linear.forward(x, head, None)  # (B, T, V)
+        with self._at_work():
+            x, trunk = self._trunk_forward(token_ids, keep=True)  # (B, T, C)
+            head = self.parameters.vocabulary_projection.weight  # (V, C)
+            logits, projection = self.ops.linear.forward(x, head, None)  # (B, T, V)
         return logits, GPTSaved(trunk, projection, logits.shape)
 
     def backward(self, d_logits: ArrayLike, saved: GPTSaved) -> Parameters:
@@ -154,18 +191,23 @@ class GPT:
             raise ValueError(f"d_logits must have shape {saved.logits_shape}, but has {d_logits.shape}")
         gradients = Parameters.zeros(self.config, self.dtype)
         d_head = gradients.vocabulary_projection.weight  # (V, C)
-        d_x, _, _ = self.ops.linear.backward(
-            d_logits, saved.vocabulary_projection, out=(None, d_head, None)
-        )  # (B, T, C)
-        self._trunk_backward(d_x, saved.trunk, gradients)
+        with self._at_work():
+            d_x, _, _ = self.ops.linear.backward(
+                d_logits, saved.vocabulary_projection, out=(None, d_head, None)
+            )  # (B, T, C)
+            self._trunk_backward(d_x, saved.trunk, gradients)
         return gradients
 
     def loss(self, token_ids: ArrayLike, target_ids: ArrayLike, *, divisor: float | None = None) -> float:
         """Return the loss alone; see `loss_and_gradients`."""
-        x, _ = self._trunk_forward(token_ids)  # (B, T, C)
-        head = self.parameters.vocabulary_projection.weight  # (V, C)
-        loss, _ = self.ops.linear_cross_entropy.forward(x, head, target_ids, divisor=divisor)
-        return float(loss)
+
+        def work(shard: int, token_ids: Array, target_ids: Array, divisor: float) -> float:
+            x, _ = self._trunk_forward(token_ids)  # (B, T, C)
+            head = self.parameters.vocabulary_projection.weight  # (V, C)
+            loss, _ = self.ops.linear_cross_entropy.forward(x, head, target_ids, divisor=divisor)
+            return float(loss)
+
+        return sum(self._in_shards(work, token_ids, target_ids, divisor))
 
     def loss_and_gradients(
         self,
@@ -196,55 +238,120 @@ class GPT:
             raise ValueError("accumulate needs out, the gradients to add to")
         if out is not None and (out.config != self.config or out.dtype != self.dtype):
             raise ValueError(f"out must be gradients of this model in {self.dtype}, not {out!r}")
-        fresh = out is None or accumulate
-        gradients = Parameters.zeros(self.config, self.dtype) if fresh else out
-        assert gradients is not None
+        total = Parameters.zeros(self.config, self.dtype) if out is None else out
 
-        x, trunk = self._trunk_forward(token_ids)  # (B, T, C)
-        head = self.parameters.vocabulary_projection.weight  # (V, C)
-        loss, saved = self.ops.linear_cross_entropy.forward(x, head, target_ids, divisor=divisor)
-        d_head = gradients.vocabulary_projection.weight  # (V, C)
-        d_x, _, _ = self.ops.linear_cross_entropy.backward(1.0, saved, out=(None, d_head, None))  # (B, T, C)
-        self._trunk_backward(d_x, trunk, gradients)
+        def work(shard: int, token_ids: Array, target_ids: Array, divisor: float) -> tuple[float, Parameters]:
+            if shard == 0 and not accumulate:
+                gradients = total
+            else:
+                gradients = Parameters(self.config, empty(total.flat.shape, self.dtype))
+            x, trunk = self._trunk_forward(token_ids, keep=True)  # (B, T, C)
+            head = self.parameters.vocabulary_projection.weight  # (V, C)
+            loss, saved = self.ops.linear_cross_entropy.forward(x, head, target_ids, divisor=divisor)
+            d_head = gradients.vocabulary_projection.weight  # (V, C)
+            d_x, _, _ = self.ops.linear_cross_entropy.backward(1.0, saved, out=(None, d_head, None))
+            self._trunk_backward(d_x, trunk, gradients)  # d_x (B, T, C)
+            return float(loss), gradients
 
-        if out is not None and accumulate:
-            out.flat += gradients.flat
-            gradients = out
-        return float(loss), gradients
+        results = self._in_shards(work, token_ids, target_ids, divisor)
+        others = [gradients.flat for _, gradients in results if gradients is not total]
 
-    def _trunk_forward(self, token_ids: ArrayLike, cache: Cache | None = None) -> tuple[Array, TrunkSaved]:
-        """Return the last token vectors (B, T, C), normalised, ready for the vocabulary projection."""
-        parameters = self.parameters
+        def add(start: int, stop: int) -> None:
+            for other in others:
+                total.flat[start:stop] += other[start:stop]
+
+        with self._at_work():
+            share(add, total.flat.size, at_least=WORTH_A_THREAD)
+        return sum(loss for loss, _ in results), total
+
+    def _in_shards(
+        self,
+        work: Callable[[int, Array, Array, float], Result],
+        token_ids: ArrayLike,
+        target_ids: ArrayLike,
+        divisor: float | None,
+    ) -> list[Result]:
+        """Return work(shard number, token ids, target ids, divisor) of every shard of the batch.
+
+        The sequences of a batch never meet but in the sum of their losses, so threads can take some each,
+        and need to meet only once a step: the fastest way where there are enough sequences, and where the
+        threads' own gradients are not too large. Otherwise there is one shard, whose operations are shared.
+        """
+        config = self.config
+        token_ids = check_token_ids(token_ids, config.vocabulary_size, config.max_sequence_length)
+        target_ids = check_target_ids(target_ids, token_ids.shape, config.vocabulary_size)
+        if divisor is None:
+            divisor = max(1, int(np.sum(target_ids != IGNORED_TARGET)))
+        copies = (self.threads - 1) * self.parameters.flat.nbytes
+        apart = self._is_tuned and len(token_ids) >= self.threads and copies <= GRADIENT_COPIES_BYTES
+        num_shards = self.threads if apart else 1
+
+        def with_workspace(*shard: Any) -> Result:
+            # Nothing but gradients and losses outlives a shard, so its memory serves the next call too.
+            try:
+                workspace = self._spare_workspaces.pop()
+            except IndexError:  # the first call, or one beside another that is still running
+                workspace = Workspace()
+            try:
+                with workspace.in_use():
+                    return work(*shard)
+            finally:
+                self._spare_workspaces.append(workspace)
+
+        parts = zip(*(np.array_split(ids, num_shards) for ids in (token_ids, target_ids)), strict=True)
+        tasks = [
+            functools.partial(with_workspace, number, *part, divisor) for number, part in enumerate(parts)
+        ]
+        with blas_threads(1) if apart else self._at_work():
+            return self._team.run(tasks)
+
+    def _at_work(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which this model's threads share each operation; BLAS's, for the book."""
+        return self._team.at_work() if self._is_tuned else blas_threads(self.threads)
+
+    def _trunk_forward(
+        self, token_ids: ArrayLike, cache: Cache | None = None, *, keep: bool = False
+    ) -> tuple[Array, TrunkSaved]:
+        """Return the last token vectors (B, T, C), normalised, ready for the vocabulary projection.
+
+        Only with `keep` is what the blocks saved kept, for backward.
+        """
+        table = self.parameters.embedding.token_embedding.weight  # (V, C)
+        position = self.parameters.embedding.position_embedding.weight  # (max_sequence_length, C)
+        used_ids: Array | slice = slice(None)
+        if keep and self.config.tie_weights:
+            # One matrix, used twice: with a small table of just the rows looked up, their gradient can be
+            # added to the head's without going through all the others.
+            token_ids = check_token_ids(token_ids, len(table), len(position))  # (B, T)
+            used_ids, compact = np.unique(token_ids, return_inverse=True)  # (U,)
+            table, token_ids = table[used_ids], compact.reshape(token_ids.shape)  # (U, C), (B, T)
         first_position = cache.length if cache else 0
-        x, embedding = self.ops.embedding.forward(
-            token_ids,
-            parameters.embedding.token_embedding.weight,
-            parameters.embedding.position_embedding.weight[first_position:],
-        )  # (B, T, C)
+        x, embedding = self.ops.embedding.forward(token_ids, table, position[first_position:])  # (B, T, C)
+
         pasts = cache.blocks if cache else [None] * self.config.num_layers
-        blocks = []
-        for block, past in zip(parameters.transformer_blocks, pasts, strict=True):
-            x, saved = self._block_forward(x, block, past)  # (B, T, C)
-            blocks.append(saved)
+        blocks: list[BlockSaved | ForgottenBlock] = []
+        for block, past in zip(self.parameters.transformer_blocks, pasts, strict=True):
+            before = x
+            x, saved = self._block_forward(before, block, past)  # (B, T, C)
+            if keep:
+                blocks.append(ForgottenBlock(before, block) if self.recompute else saved)
         if cache:
             cache.length += x.shape[1]
-        x, final_norm = self._norm_forward(x, parameters.final_norm)  # (B, T, C)
-        return x, TrunkSaved(embedding, tuple(blocks), final_norm)
+        x, final_norm = self._norm_forward(x, self.parameters.final_norm)  # (B, T, C)
+        return x, TrunkSaved(embedding, tuple(blocks), final_norm, used_ids)
 
     def _trunk_backward(self, d_x: Array, saved: TrunkSaved, gradients: Parameters) -> None:
         """Write every gradient below the vocabulary projection, whose own is already in `gradients`."""
         d_x, _, _ = self.ops.layer_norm.backward(d_x, saved.final_norm, out=(None, *gradients.final_norm))
-        for block, block_saved in zip(
-            reversed(gradients.transformer_blocks), reversed(saved.blocks), strict=True
-        ):
-            d_x = self._block_backward(d_x, block_saved, block)  # (B, T, C)
+        for block, kept in zip(reversed(gradients.transformer_blocks), reversed(saved.blocks), strict=True):
+            d_x = self._block_backward(d_x, self._restored(kept), block)  # (B, T, C)
 
         d_token = gradients.embedding.token_embedding.weight  # (V, C)
         d_position = gradients.embedding.position_embedding.weight  # (max_sequence_length, C)
         if self.config.tie_weights:
-            # One matrix, used twice: the head's part already stands in d_token, and the lookup's is added.
+            # The head's part already stands in d_token, and the lookup's is added to the rows it read.
             _, d_lookup, _ = self.ops.embedding.backward(d_x, saved.embedding, out=(None, None, d_position))
-            d_token += d_lookup
+            d_token[saved.used_ids] += d_lookup  # (U, C)
         else:
             self.ops.embedding.backward(d_x, saved.embedding, out=(None, d_token, d_position))
 
@@ -272,6 +379,10 @@ class GPT:
         return x, BlockSaved(
             attention_norm, qkv_saved, attention, out_proj, feed_forward_norm, up_proj, gelu, down_proj
         )
+
+    def _restored(self, kept: BlockSaved | ForgottenBlock) -> BlockSaved:
+        """Return what a block's operations kept, made again where only its input was."""
+        return self._block_forward(*kept)[1] if isinstance(kept, ForgottenBlock) else kept
 
     def _block_backward(self, d_x: Array, saved: BlockSaved, gradients: Block) -> Array:
         """Return d_x (B, T, C) before the block; write the block's gradients into their views."""

@@ -89,7 +89,7 @@ def attention_forward(
     Raises:
         ValueError: shapes that do not fit one another, or more queries than keys.
     """
-    _check_shapes(queries, keys, values, num_heads)
+    check_shapes(queries, keys, values, num_heads)
     q = split_heads(queries, num_heads)  # (B, H, Tq, D)
     k = split_heads(keys, num_heads)  # (B, H, Tk, D)
     v = split_heads(values, num_heads)  # (B, H, Tk, D)
@@ -128,7 +128,8 @@ def attention_backward(
     )
 
 
-def _check_shapes(queries: Array, keys: Array, values: Array, num_heads: int) -> None:
+def check_shapes(queries: Array, keys: Array, values: Array, num_heads: int) -> None:
+    """Raise ValueError unless attention_forward can take these."""
     if queries.ndim != 3 or keys.shape != values.shape or queries.shape[::2] != keys.shape[::2]:
         raise ValueError(
             "attention takes queries (B, Tq, C) and keys and values (B, Tk, C), "

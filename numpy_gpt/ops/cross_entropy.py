@@ -64,7 +64,7 @@ def cross_entropy_forward(
     """
     targets = check_target_ids(targets, logits.shape[:-1], logits.shape[-1])  # (...)
     counted = targets != IGNORED_TARGET  # (...)
-    divisor = _check_divisor(divisor, int(counted.sum()))
+    divisor = check_divisor(divisor, int(counted.sum()))
 
     shifted = logits - logits.max(axis=-1, keepdims=True)  # (..., V)
     exponentials = np.exp(shifted)  # (..., V)
@@ -91,7 +91,7 @@ def cross_entropy_backward(
     return d_logits, None
 
 
-def _check_divisor(divisor: float | None, count: int) -> float:
+def check_divisor(divisor: float | None, count: int) -> float:
     """Return what to divide by: 1 when nothing counts, so that an ignored batch gives 0 and not 0/0."""
     if divisor is None:
         return float(max(count, 1))

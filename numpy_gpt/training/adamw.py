@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpy_gpt.arrays import Array
+from numpy_gpt.parallel import Team, share_chunks
 from numpy_gpt.parameters import Parameters
 
 
@@ -72,12 +73,16 @@ class AdamW:
         self.first_moment = Parameters.zeros(parameters.config, parameters.dtype)
         self.second_moment = Parameters.zeros(parameters.config, parameters.dtype)
 
-    def step(self, gradients: Parameters, learning_rate: float | None = None) -> None:
+    def step(
+        self, gradients: Parameters, learning_rate: float | None = None, *, threads: int | None = None
+    ) -> None:
         """Update every parameter from its gradient.
 
         Args:
             gradients: as `GPT.loss_and_gradients` returns them; not changed.
             learning_rate: for this step; None means the optimizer's own.
+            threads: how many share the work; None means as many as this process can run at once. The result
+                does not depend on it.
 
         Raises:
             ValueError: for gradients of another model.
@@ -87,17 +92,28 @@ class AdamW:
         rate = self.learning_rate if learning_rate is None else float(learning_rate)
         beta1, beta2 = self.betas
         self.steps_taken += 1
-        theta, g = self.parameters.flat, gradients.flat
-        m, v = self.first_moment.flat, self.second_moment.flat
-
-        self.parameters.matrices[...] *= 1 - rate * self.weight_decay
-        m *= beta1
-        m += (1 - beta1) * g
-        v *= beta2
-        v += (1 - beta2) * (g * g)
         correction1 = 1 - beta1**self.steps_taken
         correction2 = 1 - beta2**self.steps_taken
-        theta -= (rate / correction1) * (m / (np.sqrt(v) / math.sqrt(correction2) + self.eps))
+        vectors = (self.parameters.flat, gradients.flat, self.first_moment.flat, self.second_moment.flat)
+        matrices_end = self.parameters.matrices.size  # vectors, which do not decay, stand after them
+
+        def update(part: slice) -> None:
+            """Do all of the step for some of the numbers, so that each is fetched from memory once."""
+            theta, g, m, v = (vector[part] for vector in vectors)
+            theta[: max(0, matrices_end - part.start)] *= 1 - rate * self.weight_decay
+            m *= beta1
+            m += (1 - beta1) * g
+            v *= beta2
+            v += (1 - beta2) * (g * g)
+            denominator = np.sqrt(v)
+            denominator /= math.sqrt(correction2)
+            denominator += self.eps
+            step = np.divide(m, denominator, out=denominator)  # m̂ / (√v̂ + ε), but for m's correction
+            step *= rate / correction1
+            theta -= step
+
+        with Team(threads).at_work():
+            share_chunks(update, self.parameters.flat.size, self.parameters.flat.itemsize)
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of the moments, and the number of steps taken, under flat names."""

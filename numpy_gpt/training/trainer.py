@@ -74,7 +74,9 @@ class Trainer:
     def start(cls, config: TrainConfig, data: TrainingData) -> Trainer:
         """Return a trainer of a fresh model."""
         model_config = config.model_config(data.tokenizer.n_vocab)
-        model = GPT(model_config, seed=config.seed, dtype=config.dtype, ops=config.ops)
+        model = GPT(
+            model_config, seed=config.seed, dtype=config.dtype, ops=config.ops, threads=config.threads
+        )
         optimizer = AdamW(
             model.parameters,
             learning_rate=config.learning_rate,
@@ -97,7 +99,7 @@ class Trainer:
             if now != then:
                 name = what.removesuffix("_fingerprint")
                 raise ValueError(f"the {name} has changed: its fingerprint is {now}, but was {then}")
-        model = GPT.from_parameters(checkpoint.model.parameters, ops=config.ops)
+        model = GPT.from_parameters(checkpoint.model.parameters, ops=config.ops, threads=config.threads)
         return cls(config, data, model, checkpoint.optimizer, checkpoint.step)
 
     @property
@@ -130,7 +132,7 @@ class Trainer:
         gradients = self._gradients
         parts = zip(*(np.array_split(ids, config.accumulate) for ids in (token_ids, target_ids)), strict=True)
         loss = accumulate_gradients(self.model, list(parts), out=gradients)
-        norm = clip_gradients(gradients, config.clip_norm or math.inf)
+        norm = clip_gradients(gradients, config.clip_norm or math.inf, threads=config.threads)
         self._require_finite(loss, norm, gradients)
         learning_rate = learning_rate_at(
             self.step,
@@ -139,7 +141,7 @@ class Trainer:
             warmup_steps=config.warmup_steps,
             total_steps=config.steps,
         )
-        self.optimizer.step(gradients, learning_rate)
+        self.optimizer.step(gradients, learning_rate, threads=config.threads)
         self.step += 1
         seconds = time.perf_counter() - started
 

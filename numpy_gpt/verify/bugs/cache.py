@@ -23,7 +23,9 @@ class GPTFedInParts(GPT):
         cache.blocks = tuple(_BlockOfModel(self, cache, block) for block in range(self.config.num_layers))
         return cache
 
-    def _trunk_forward(self, token_ids: ArrayLike, cache: Cache | None = None) -> tuple[Array, TrunkSaved]:
+    def _trunk_forward(
+        self, token_ids: ArrayLike, cache: Cache | None = None, *, keep: bool = False
+    ) -> tuple[Array, TrunkSaved]:
         x, embedding = self._embed(token_ids, cache)  # (B, T, C)
         pasts = cache.blocks if cache else [None] * self.config.num_layers
         blocks = []

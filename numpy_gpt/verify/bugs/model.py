@@ -27,7 +27,7 @@ class GPTInParts(GPT):
     def _blocks_backward(self, d_x: Array, saved: TrunkSaved, gradients: Parameters) -> Array:
         blocks = zip(gradients.transformer_blocks, saved.blocks, strict=True)
         for d_block, block_saved in reversed(list(blocks)):
-            d_x = self._block_backward(d_x, block_saved, d_block)  # (B, T, C)
+            d_x = self._block_backward(d_x, self._restored(block_saved), d_block)  # (B, T, C)
         return d_x
 
     def _block_backward(self, d_x: Array, saved: BlockSaved, gradients: Block) -> Array:
@@ -59,7 +59,7 @@ class GPTInParts(GPT):
         _, d_token, d_position = self.ops.embedding.backward(d_x, saved.embedding)
         gradients.embedding.position_embedding.weight[...] = d_position
         if self.config.tie_weights:
-            gradients.embedding.token_embedding.weight[...] += d_token  # to the head's part
+            gradients.embedding.token_embedding.weight[saved.used_ids] += d_token  # to the head's part
         else:
             gradients.embedding.token_embedding.weight[...] = d_token
 
@@ -70,7 +70,8 @@ class HeadPartLost(GPTInParts):
     def _embedding_backward(self, d_x: Array, saved: TrunkSaved, gradients: Parameters) -> None:
         _, d_token, d_position = self.ops.embedding.backward(d_x, saved.embedding)
         gradients.embedding.position_embedding.weight[...] = d_position
-        gradients.embedding.token_embedding.weight[...] = d_token
+        gradients.embedding.token_embedding.weight[...] = 0
+        gradients.embedding.token_embedding.weight[saved.used_ids] = d_token
 
 
 class LookupPartLost(GPTInParts):
@@ -97,7 +98,7 @@ class BlocksInForwardOrder(GPTInParts):
     def _blocks_backward(self, d_x: Array, saved: TrunkSaved, gradients: Parameters) -> Array:
         blocks = zip(gradients.transformer_blocks, saved.blocks, strict=True)
         for d_block, block_saved in blocks:
-            d_x = self._block_backward(d_x, block_saved, d_block)  # (B, T, C)
+            d_x = self._block_backward(d_x, self._restored(block_saved), d_block)  # (B, T, C)
         return d_x
 
 

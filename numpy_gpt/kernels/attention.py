@@ -1,0 +1,159 @@
+"""attention, tuned: the (Tq, Tk) weights never exist whole, only tiles of them that stay in cache.
+
+How it differs from the book: queries are taken in blocks, and a block sees only the keys of its own past, so
+that what lies above the diagonal is skipped but for the block's own corner. Heads are split and joined by
+views, never copied: BLAS reads and writes rows that lie apart. Saved are two numbers a row, m and z, from
+which backward makes the weights again; so what training keeps grows as T and not as T². What the book does
+to rows of Tk numbers happens to rows of D numbers where it can, here with e for the exponentials:
+
+    weights_tu = e_tu / z_t        e_tu = exp(s_tu - m_t)      m_t = max_u s_tu      z_t = Σ_u e_tu
+    context_t = (Σ_u e_tu v_u) / z_t                           the division after the sum
+    Σ_u d_weights_tu weights_tu = d_context_t · context_t      the softmax's row term
+    d_v_u = Σ_t e_tu (d_context_t / z_t)                       one division of d_context serves d_scores too
+
+Source
+    Dao et al. 2022, "FlashAttention", section 3.1 and appendix B.4, for the tiles and the row term.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from numpy_gpt.arrays import Array
+from numpy_gpt.kernels.workspace import empty
+from numpy_gpt.ops.attention import causal_mask, check_shapes
+from numpy_gpt.parallel import share
+
+QUERY_BLOCK = 128
+"""Queries in a tile: smaller ones skip more of the future, larger ones make better products."""
+
+TILE_BYTES = 512 * 1024
+"""Of a tile over as many heads and sequences as fit: backward's two tiles share a second-level cache."""
+
+WORTH_A_THREAD = 250_000
+"""Scores that outweigh waking a thread."""
+
+
+class AttentionSaved(NamedTuple):
+    """What attention_backward needs."""
+
+    queries: Array  # (B, H, Tq, D): views of forward's arrays
+    keys: Array  # (B, H, Tk, D)
+    values: Array  # (B, H, Tk, D)
+    context: Array  # (B, H, Tq, D): for the softmax's row term
+    largest: Array  # (B, H, Tq, 1): m
+    sums: Array  # (B, H, Tq, 1): z; with m, what makes the weights again
+
+
+def attention_forward(
+    queries: Array, keys: Array, values: Array, *, num_heads: int
+) -> tuple[Array, AttentionSaved]:
+    """Return the values of each query's past, mixed; see `numpy_gpt.ops.attention_forward`."""
+    check_shapes(queries, keys, values, num_heads)
+    context = empty(queries.shape, queries.dtype)  # (B, Tq, C)
+    q, k, v, mixed = (_heads(array, num_heads) for array in (queries, keys, values, context))
+    largest, sums = (empty((*q.shape[:-1], 1), q.dtype) for _ in range(2))  # (B, H, Tq, 1)
+
+    def attend(part: tuple[slice, slice]) -> None:
+        for rows, num_keys, mask in _query_blocks(q.shape[2], k.shape[2]):
+            tile = _scores(q[part][..., rows, :], k[part][..., :num_keys, :], mask)  # (b, h, n, u)
+            m, z, block = (array[part][..., rows, :] for array in (largest, sums, mixed))
+            np.max(tile, axis=-1, keepdims=True, out=m)  # (b, h, n, 1)
+            tile -= m
+            np.exp(tile, out=tile)
+            np.matmul(tile, np.ones((num_keys, 1), tile.dtype), out=z)  # (b, h, n, 1)
+            np.matmul(tile, v[part][..., :num_keys, :], out=block)  # (b, h, n, D)
+            block /= z
+
+    _for_each_part(attend, q, k)
+    return context, AttentionSaved(q, k, v, mixed, largest, sums)
+
+
+def attention_backward(
+    d_context: Array, saved: AttentionSaved, *, out: tuple[Array | None, ...] | None = None
+) -> tuple[Array, Array, Array]:
+    """Return (d_queries (B, Tq, C), d_keys (B, Tk, C), d_values (B, Tk, C))."""
+    q, k, v, context, largest, sums = saved
+    B, H, _, D = q.shape
+    d_queries, d_keys, d_values = (
+        empty((B, array.shape[2], H * D), array.dtype) if place is None else place
+        for array, place in zip((q, k, v), out or (None, None, None), strict=True)
+    )
+    d_mixed, d_q, d_k, d_v = (_heads(array, H) for array in (d_context, d_queries, d_keys, d_values))
+
+    def backward(part: tuple[slice, slice]) -> None:
+        q_part, k_part, v_part = q[part], k[part], v[part]
+        d_part = d_mixed[part] / sums[part]  # (b, h, Tq, D)
+        row_terms = np.vecdot(d_part, context[part])[..., None]  # (b, h, Tq, 1)
+        # From the last block, which sees every key, back to the first: the later ones add to a part.
+        for rows, num_keys, mask in reversed(list(_query_blocks(q.shape[2], k.shape[2]))):
+            past_k, past_v = k_part[..., :num_keys, :], v_part[..., :num_keys, :]  # (b, h, u, D)
+            q_block, d_block = q_part[..., rows, :], d_part[..., rows, :]  # (b, h, n, D)
+            e = _scores(q_block, past_k, mask)  # (b, h, n, u)
+            e -= largest[part][..., rows, :]
+            np.exp(e, out=e)
+            # context = weights @ v
+            _write_or_add(e.swapaxes(-2, -1), d_block, d_v[part])
+            d_scores = np.matmul(d_block, past_v.swapaxes(-2, -1))  # (b, h, n, u)
+            # weights = softmax(scores / √D)
+            d_scores -= row_terms[..., rows, :]
+            d_scores *= e
+            d_scores *= 1 / math.sqrt(D)
+            # scores = q @ kᵀ
+            np.matmul(d_scores, past_k, out=d_q[part][..., rows, :])
+            _write_or_add(d_scores.swapaxes(-2, -1), q_block, d_k[part])
+
+    _for_each_part(backward, q, k)
+    return d_queries, d_keys, d_values
+
+
+def _heads(x: Array, num_heads: int) -> Array:
+    """Return (B, T, C) seen as (B, H, T, D): always a view, however x lies in memory."""
+    B, T, C = x.shape
+    return x.reshape(B, T, num_heads, C // num_heads).transpose(0, 2, 1, 3)
+
+
+def _query_blocks(num_queries: int, num_keys: int) -> Iterator[tuple[slice, int, Array]]:
+    """Yield blocks of queries, how many keys each may see, and the mask (n, n) of its last n keys."""
+    for first in range(0, num_queries, QUERY_BLOCK):
+        rows = slice(first, min(first + QUERY_BLOCK, num_queries))
+        n = rows.stop - first
+        yield rows, num_keys - num_queries + rows.stop, causal_mask(n, n)
+
+
+def _scores(q: Array, k: Array, mask: Array) -> Array:
+    """Return the scaled scores (b, h, n, u) of n queries, minus infinity for the keys in their future."""
+    scaled = q * (1 / math.sqrt(q.shape[-1]))  # (b, h, n, D)
+    scores: Array = np.matmul(scaled, k.swapaxes(-2, -1))  # (b, h, n, u)
+    np.copyto(scores[..., -len(mask) :], -math.inf, where=mask)
+    return scores
+
+
+def _write_or_add(left: Array, right: Array, whole: Array) -> None:
+    """Put left @ right (b, h, u, D) where it belongs: the last block writes, and those before it add."""
+    num_keys = left.shape[2]
+    if num_keys == whole.shape[2]:
+        np.matmul(left, right, out=whole)
+    else:
+        whole[..., :num_keys, :] += left @ right
+
+
+def _for_each_part(function: Callable[[tuple[slice, slice]], None], q: Array, k: Array) -> None:
+    """Call function on slices of sequences and heads whose tiles fit in cache, shared among the team."""
+    B, H, num_queries, _ = q.shape
+    num_keys = k.shape[2]
+    tile_bytes = min(num_queries, QUERY_BLOCK) * num_keys * q.dtype.itemsize
+    fitting = max(1, TILE_BYTES // tile_bytes)
+    num_heads = min(H, fitting)
+    num_sequences = max(1, fitting // H)
+
+    def over_heads(start: int, stop: int) -> None:
+        for b in range(0, B, num_sequences):
+            for h in range(start, stop, num_heads):
+                function((slice(b, b + num_sequences), slice(h, min(h + num_heads, stop))))
+
+    share(over_heads, H, at_least=1 + WORTH_A_THREAD // (B * num_queries * num_keys))
