@@ -17,7 +17,7 @@ from numpy_gpt.config import GPTConfig
 from numpy_gpt.kernels import Workspace, empty, fast
 from numpy_gpt.ops import IGNORED_TARGET, Op, Ops, book
 from numpy_gpt.ops.ids import check_target_ids, check_token_ids
-from numpy_gpt.parallel import WORTH_A_THREAD, Team, blas_threads, share
+from numpy_gpt.parallel import Team, blas_threads, share_chunks
 from numpy_gpt.parameters import Affine, Block, Parameters
 
 INITIAL_STD = 0.02
@@ -256,12 +256,12 @@ class GPT:
         results = self._in_shards(work, token_ids, target_ids, divisor)
         others = [gradients.flat for _, gradients in results if gradients is not total]
 
-        def add(start: int, stop: int) -> None:
+        def add(part: slice) -> None:
             for other in others:
-                total.flat[start:stop] += other[start:stop]
+                total.flat[part] += other[part]
 
         with self._at_work():
-            share(add, total.flat.size, at_least=WORTH_A_THREAD)
+            share_chunks(add, total.flat.size, total.flat.itemsize)
         return sum(loss for loss, _ in results), total
 
     def _in_shards(

@@ -5,7 +5,7 @@ busy as long as each works on arrays of its own. This is the only module that to
 
     team = Team(2)
     with team.at_work():                       # BLAS keeps to one thread per caller; the team does the rest
-        team.run([first_half, second_half])    # or, inside of kernels: share(function, 1000, at_least=100)
+        team.run([first_half, second_half])    # or, inside of kernels: share(function, 1000, cost=300)
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-WORTH_A_THREAD = 200_000
-"""Numbers, each touched a few times, that outweigh waking a thread: some fifty microseconds' work."""
-
-CHUNK_BYTES = 128 * 1024
-"""Of one array in a chunk: the four to six arrays in play fit a core's second-level cache."""
-
 
 class Team:
     """A fixed number of threads that work at the same time; the caller is one of them.
 
     Args:
         size: how many threads, at least 1; None means `default_threads()`.
+        worth_a_thread: how many numbers must be touched to outweigh waking a thread, which takes some fifty
+            microseconds.
+        cache_bytes: what one core's own cache holds: about a megabyte, or half of that, on most.
 
     Raises:
         ValueError: for a size below 1.
     """
 
-    def __init__(self, size: int | None = None) -> None:
+    def __init__(
+        self, size: int | None = None, *, worth_a_thread: int = 200_000, cache_bytes: int = 1024 * 1024
+    ) -> None:
         self.size = default_threads() if size is None else operator.index(size)
+        self.worth_a_thread = worth_a_thread
+        self.cache_bytes = cache_bytes
         if self.size < 1:
             raise ValueError(f"threads must be at least 1, not {size}")
 
@@ -68,7 +69,7 @@ class Team:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Within the context, `share` on this thread means this team, and BLAS itself starts no threads."""
-        before = getattr(_current, "team", ALONE)
+        before = current_team()
         with blas_threads(1):
             _current.team = self
             try:
@@ -81,20 +82,22 @@ ALONE = Team(1)
 _current = threading.local()  # .team: whom the running thread may share its work with
 
 
-def share(function: Callable[[int, int], Any], count: int, *, at_least: int) -> None:
+def current_team() -> Team:
+    """Return whom the running thread may share its work with: a team of itself, but for `Team.at_work`."""
+    team: Team = getattr(_current, "team", ALONE)
+    return team
+
+
+def share(function: Callable[[int, int], Any], count: int, *, cost: float) -> None:
     """Call function(start, stop) on spans that cover range(count), at the same time on the team's threads.
 
     Args:
-        function: must give the same results however range(count) is cut, and write to no place that
-            another span writes to.
+        function: must write to no place that another span writes to.
         count: how much there is to do.
-        at_least: the smallest span that is worth a thread; less than two of them stay in one.
+        cost: of one of them, in numbers touched; what is too little for two threads stays in one.
     """
-    team: Team = getattr(_current, "team", ALONE)
-    parts = min(team.size, count // max(at_least, 1))
-    if parts <= 1:
-        function(0, count)
-        return
+    team = current_team()
+    parts = max(1, min(team.size, count, int(count * cost / team.worth_a_thread)))
     edges = [count * part // parts for part in range(parts + 1)]
     team.run([functools.partial(function, *span) for span in itertools.pairwise(edges)])
 
@@ -110,14 +113,14 @@ def share_chunks(function: Callable[[slice], Any], count: int, item_bytes: int) 
         count: of items, rows for instance.
         item_bytes: the size of one item.
     """
-    step = max(1, CHUNK_BYTES // max(item_bytes, 1))
-    num_chunks = -(-count // step)
+    chunk_bytes = current_team().cache_bytes // 8  # for the four to six arrays that are in play at once
+    step = max(1, chunk_bytes // max(item_bytes, 1))
 
     def span(first: int, last: int) -> None:
         for chunk in range(first, last):
             function(slice(chunk * step, min((chunk + 1) * step, count)))
 
-    share(span, num_chunks, at_least=1 + WORTH_A_THREAD * 4 // CHUNK_BYTES)
+    share(span, -(-count // step), cost=step * item_bytes / 4)
 
 
 @functools.cache

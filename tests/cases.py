@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from numpy_gpt.arrays import Array
+from numpy_gpt.kernels import fast
 from numpy_gpt.ops import Op, book
 from tests import magnitudes
 from tests.comparison import assert_close
@@ -142,7 +143,7 @@ def torch_linear_cross_entropy(
     return torch_cross_entropy(functional.linear(x, weight), target_ids, divisor=divisor)
 
 
-CASES = [
+BOOK_CASES = [
     Case(
         "embedding",
         book.embedding,
@@ -187,6 +188,13 @@ CASES = [
         magnitudes.linear_cross_entropy,
     ),
 ]
+
+TUNED_CASES = [
+    case._replace(name=f"tuned {case.name}", op=getattr(fast, case.name))
+    for case in BOOK_CASES
+    if getattr(fast, case.name) != case.op
+]
+CASES = BOOK_CASES + TUNED_CASES
 
 
 def cast(value: Any, dtype: type) -> Any:

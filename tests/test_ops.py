@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import numpy_gpt.ops
 from numpy_gpt.arrays import Array
+from numpy_gpt.kernels import fast
 from numpy_gpt.ops import Op, Ops, book
 from tests.cases import (
+    BOOK_CASES,
     CASES,
     Answer,
     Case,
@@ -40,6 +42,7 @@ from tests.layouts import LAYOUTS
 from tests.strategies import DTYPES, sizes, token_ids, values
 
 many_examples = settings(max_examples=2 * settings.default.max_examples)
+every_table = pytest.mark.parametrize("table", [book, fast], ids=["book", "fast"])
 every_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 
 
@@ -198,7 +201,7 @@ def test_results_belong_to_the_caller(case: Case, data: st.DataObject, dtype: ty
 
 
 def test_the_book_is_the_table_of_the_plain_functions() -> None:
-    names = [case.name for case in CASES]
+    names = [case.name for case in BOOK_CASES]
     assert list(Ops._fields) == names
     for name, pair in zip(names, book, strict=True):
         assert isinstance(pair, Op)
@@ -206,60 +209,66 @@ def test_the_book_is_the_table_of_the_plain_functions() -> None:
         assert pair.backward is getattr(numpy_gpt.ops, f"{name}_backward")
 
 
+@every_table
 @given(data=st.data(), length=sizes(4), unused=sizes(3))
 def test_embedding_gradients_are_zero_where_nothing_was_read(
-    data: st.DataObject, length: int, unused: int
+    table: Ops, data: st.DataObject, length: int, unused: int
 ) -> None:
     ids, d_out = data.draw(token_ids((2, length), 4)), data.draw(values((2, length, 3)))
     weights = np.zeros((4 + unused, 3), np.float32), np.zeros((length + unused, 3), np.float32)
-    _, saved = book.embedding.forward(ids, *weights)
-    _, d_token, d_position = book.embedding.backward(d_out, saved)
+    _, saved = table.embedding.forward(ids, *weights)
+    _, d_token, d_position = table.embedding.backward(d_out, saved)
     assert_zero(np.delete(d_token, np.unique(ids), axis=0), "embedding d_token_weight, unread rows")
     assert_zero(d_position[length:], "embedding d_position_weight, unread rows")
 
 
+@every_table
 @pytest.mark.parametrize("value", [0.1, -3.0, 1e6])
-def test_layer_norm_of_equal_numbers_is_its_bias(value: float) -> None:
+def test_layer_norm_of_equal_numbers_is_its_bias(table: Ops, value: float) -> None:
     bias = np.array([1.0, -2.0, 3.0])
-    out, saved = book.layer_norm.forward(np.full((2, 3), value), np.ones(3), bias)
+    out, saved = table.layer_norm.forward(np.full((2, 3), value), np.ones(3), bias)
     assert_close(out, np.stack([bias, bias]), "layer_norm out", tolerance=1e-6)
-    assert np.isfinite(book.layer_norm.backward(np.ones((2, 3)), saved)[0]).all()
+    assert np.isfinite(table.layer_norm.backward(np.ones((2, 3)), saved)[0]).all()
 
 
+@every_table
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("approximate", ["tanh", "none"])
-def test_gelu_ends_in_zero_and_in_the_identity(approximate: str, dtype: type) -> None:
+def test_gelu_ends_in_zero_and_in_the_identity(table: Ops, approximate: str, dtype: type) -> None:
     x = np.array([-1e4, -50.0, 0.0, 50.0, 1e4], dtype)
-    out, saved = book.gelu.forward(x, approximate=approximate)
-    (d_x,) = book.gelu.backward(np.ones_like(x), saved)
+    out, saved = table.gelu.forward(x, approximate=approximate)
+    (d_x,) = table.gelu.backward(np.ones_like(x), saved)
     assert_close(out, np.maximum(x, 0), f"gelu {approximate} out", tolerance=0.0)
     assert_close(d_x, np.array([0, 0, 0.5, 1, 1]), f"gelu {approximate} d_x", tolerance=1e-7)
 
 
+@every_table
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_softmax_survives_huge_numbers(dtype: type) -> None:
-    out, _ = book.softmax.forward(np.array([[1e30, 1e30, -1e30], [-1e30, -1e30, -1e30]], dtype))
+def test_softmax_survives_huge_numbers(table: Ops, dtype: type) -> None:
+    out, _ = table.softmax.forward(np.array([[1e30, 1e30, -1e30], [-1e30, -1e30, -1e30]], dtype))
     expected = np.array([[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]])
     assert_close(out, expected, "softmax out", tolerance=1e-6)
 
 
+@every_table
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_cross_entropy_survives_huge_logits(dtype: type) -> None:
+def test_cross_entropy_survives_huge_logits(table: Ops, dtype: type) -> None:
     logits, targets = np.array([[[1e4, 0.0], [1e4, 0.0]]], dtype), np.array([[0, 1]])
-    loss, saved = book.cross_entropy.forward(logits, targets)
-    d_logits, _ = book.cross_entropy.backward(1.0, saved)
+    loss, saved = table.cross_entropy.forward(logits, targets)
+    d_logits, _ = table.cross_entropy.backward(1.0, saved)
     assert_close(loss, 5e3, "cross_entropy out", tolerance=1e-7)
     assert_close(d_logits, np.array([[[0, 0], [0.5, -0.5]]]), "cross_entropy d_logits", tolerance=0.0)
 
 
+@every_table
 @given(data=st.data())
-def test_the_last_queries_see_what_they_see_among_all(data: st.DataObject) -> None:
+def test_the_last_queries_see_what_they_see_among_all(table: Ops, data: st.DataObject) -> None:
     example = data.draw(attentions())
     queries, keys, summed = (cast(array, np.float64) for array in example.arrays)
     absent = keys.shape[1] - queries.shape[1]
     all_queries = np.concatenate([keys[:, :absent], queries], axis=1)  # (B, Tk, C): any queries will do
 
-    every, _ = book.attention.forward(all_queries, keys, summed, **example.options)
-    last, _ = book.attention.forward(queries, keys, summed, **example.options)
+    every, _ = table.attention.forward(all_queries, keys, summed, **example.options)
+    last, _ = table.attention.forward(queries, keys, summed, **example.options)
     floor = abs(summed).max()
     assert_close(last, every[:, absent:], "attention out", tolerance=FLOAT64_ROUNDING, floor=floor)

@@ -21,7 +21,7 @@ from numpy_gpt.verify.kill_matrix.cases import OpCase, model_answers, model_case
 from numpy_gpt.verify.kill_matrix.comparison import difference, slope, wrong_slope
 from numpy_gpt.verify.kill_matrix.property import looks_at
 from numpy_gpt.verify.kill_matrix.weak import WEAK_CHECKS
-from tests.cases import CASES
+from tests.cases import BOOK_CASES
 from tests.comparison import assert_close
 
 ALL = (*PROPERTIES, *WEAK_CHECKS)
@@ -74,7 +74,7 @@ def test_an_exception_is_evidence_in_one_line() -> None:
 
 def torch_answer(case: OpCase) -> Any:
     """Return what torch makes of an operation's case, by the table of the operations' own tests."""
-    (row,) = [row for row in CASES if row.name == case.name]
+    (row,) = [row for row in BOOK_CASES if row.name == case.name]
     arrays = [array if array is None else torch.tensor(array) for array in case.arrays]
     return row.torch(*arrays, **case.options).numpy()
 

@@ -26,16 +26,10 @@ import numpy as np
 from numpy_gpt.arrays import Array
 from numpy_gpt.kernels.workspace import empty
 from numpy_gpt.ops.attention import causal_mask, check_shapes
-from numpy_gpt.parallel import share
+from numpy_gpt.parallel import current_team, share
 
 QUERY_BLOCK = 128
 """Queries in a tile: smaller ones skip more of the future, larger ones make better products."""
-
-TILE_BYTES = 512 * 1024
-"""Of a tile over as many heads and sequences as fit: backward's two tiles share a second-level cache."""
-
-WORTH_A_THREAD = 250_000
-"""Scores that outweigh waking a thread."""
 
 
 class AttentionSaved(NamedTuple):
@@ -147,7 +141,7 @@ def _for_each_part(function: Callable[[tuple[slice, slice]], None], q: Array, k:
     B, H, num_queries, _ = q.shape
     num_keys = k.shape[2]
     tile_bytes = min(num_queries, QUERY_BLOCK) * num_keys * q.dtype.itemsize
-    fitting = max(1, TILE_BYTES // tile_bytes)
+    fitting = max(1, current_team().cache_bytes // (2 * tile_bytes))  # backward has two tiles at once
     num_heads = min(H, fitting)
     num_sequences = max(1, fitting // H)
 
@@ -156,4 +150,4 @@ def _for_each_part(function: Callable[[tuple[slice, slice]], None], q: Array, k:
             for h in range(start, stop, num_heads):
                 function((slice(b, b + num_sequences), slice(h, min(h + num_heads, stop))))
 
-    share(over_heads, H, at_least=1 + WORTH_A_THREAD // (B * num_queries * num_keys))
+    share(over_heads, H, cost=B * num_queries * num_keys)

@@ -1,8 +1,8 @@
 """embedding, tuned: repeated ids are brought together by sorting, and each row is then summed once.
 
 How it differs from the book: `np.add.at` adds number by number; here the gradient's rows are put in the
-order of their ids, so that all uses of one row of the table lie side by side, and `np.add.reduceat` adds whole
-rows.
+order of their ids, so that all uses of one row of the table lie side by side, and `np.add.reduceat` adds
+whole rows.
 """
 
 from __future__ import annotations

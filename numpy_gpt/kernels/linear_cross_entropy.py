@@ -17,24 +17,21 @@ Source
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from numpy_gpt.arrays import Array, deliver
+from numpy_gpt.kernels.products import MULTIPLY_ADDS
 from numpy_gpt.kernels.workspace import empty
 from numpy_gpt.ops.cross_entropy import check_divisor
 from numpy_gpt.ops.ids import IGNORED_TARGET, check_target_ids
-from numpy_gpt.parallel import WORTH_A_THREAD, share
-
-PIECE_BYTES = 2 * 1024 * 1024
-"""Of a piece's logits: they stay in a cache while three passes and two products go over them."""
-
+from numpy_gpt.parallel import current_team, share
 
 MINIMUM_COLUMNS = 256
-"""Fewer would make poor products, however many rows there are."""
+"""Of a piece, however many rows there are."""
 
 
 class LinearCrossEntropySaved(NamedTuple):
@@ -60,7 +57,8 @@ def linear_cross_entropy_forward(
     counted = targets != IGNORED_TARGET  # (N,)
     divisor = check_divisor(divisor, int(counted.sum()))
     target_logits = np.zeros((N, 1), x.dtype)
-    exponentials = empty((N, V), x.dtype) if N * V * x.dtype.itemsize <= PIECE_BYTES else None
+    is_one_piece = N * V * x.itemsize <= _piece_bytes()
+    exponentials = empty((N, V), x.dtype) if is_one_piece else None
     found: dict[int, tuple[Array, Array]] = {}  # (m, s) of each span's columns
 
     def scan(start: int, stop: int) -> None:
@@ -77,7 +75,7 @@ def linear_cross_entropy_forward(
             largest = higher
         found[start] = largest, sums
 
-    share(scan, V, at_least=_smallest_share(rows, exponentials))
+    _share_columns(scan, rows, V, exponentials)
     largest, sums = found.pop(0)
     for other_largest, other_sums in (found[start] for start in sorted(found)):
         higher = np.maximum(largest, other_largest)
@@ -119,28 +117,36 @@ def linear_cross_entropy_backward(
             d_rows += d_logits @ weight[columns]
         found[start] = d_rows
 
-    share(backward, len(weight), at_least=_smallest_share(rows, exponentials))
+    _share_columns(backward, rows, len(weight), exponentials)
     d_rows = found.pop(0)
     for start in sorted(found):
         d_rows += found[start]
     return deliver(d_rows.reshape(x.shape), d_x), d_weight, None
 
 
+def _piece_bytes() -> int:
+    """Return how large a piece's logits may be: three passes and two products go over them."""
+    return 2 * current_team().cache_bytes
+
+
 def _pieces(start: int, stop: int, column_bytes: int) -> Iterator[slice]:
-    """Yield slices of columns that cover start..stop, few enough for their logits to stay in a cache."""
-    step = max(MINIMUM_COLUMNS, PIECE_BYTES // max(column_bytes, 1))
+    """Yield slices of columns that cover start..stop; not too narrow, for that makes poor products."""
+    step = max(MINIMUM_COLUMNS, _piece_bytes() // max(column_bytes, 1))
     for first in range(start, stop, step):
         yield slice(first, min(first + step, stop))
+
+
+def _share_columns(
+    function: Callable[[int, int], None], rows: Array, num_columns: int, exponentials: Array | None
+) -> None:
+    """Call function(start, stop) on spans of columns, shared among the team unless they are one piece."""
+    if exponentials is not None:
+        function(0, num_columns)
+    else:
+        share(function, num_columns, cost=rows.size / MULTIPLY_ADDS)
 
 
 def _targets_within(targets: Array, columns: slice) -> tuple[Array, Array]:
     """Return the rows whose target is among these columns, and which of the columns it is."""
     hits = np.flatnonzero((targets >= columns.start) & (targets < columns.stop))
     return hits, targets[hits] - columns.start
-
-
-def _smallest_share(rows: Array, exponentials: Array | None) -> int:
-    """Return how many columns are worth a thread: all of them, where the logits are one piece."""
-    if exponentials is not None:
-        return int(exponentials.shape[1])
-    return max(MINIMUM_COLUMNS, 16 * WORTH_A_THREAD // max(rows.size, 1))

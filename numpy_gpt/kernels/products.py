@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.parallel import WORTH_A_THREAD, share
+from numpy_gpt.parallel import share
 
 MULTIPLY_ADDS = 16
-"""That BLAS does in the time of one number's share of an element-wise operation."""
+"""That BLAS does in the time in which an element-wise operation touches a number."""
 
 
 def product(a: Array, b: Array, out: Array) -> Array:
@@ -21,11 +21,11 @@ def product(a: Array, b: Array, out: Array) -> Array:
     """
     m, n = out.shape
     k = a.shape[1]
-    smallest_share = MULTIPLY_ADDS * WORTH_A_THREAD // max(k * min(m, n), 1)  # rows or columns
+    cost = k * min(m, n) / MULTIPLY_ADDS  # of a row or a column
     if m >= n:
-        share(lambda i, j: np.matmul(a[i:j], b, out=out[i:j]), m, at_least=smallest_share)
+        share(lambda i, j: np.matmul(a[i:j], b, out=out[i:j]), m, cost=cost)
     else:
-        share(lambda i, j: np.matmul(a, b[:, i:j], out=out[:, i:j]), n, at_least=smallest_share)
+        share(lambda i, j: np.matmul(a, b[:, i:j], out=out[:, i:j]), n, cost=cost)
     return out
 
 

@@ -40,6 +40,8 @@ class AdamW:
         betas: β₁ and β₂, each in [0, 1).
         eps: ε, added to the root of the second moment.
         weight_decay: λ, applied to matrices and embeddings; a tied matrix is one matrix and decays once.
+        threads: how many share a step; None means as many as this process can run at once. The result does
+            not depend on it.
 
     Attributes:
         steps_taken: t, how often `step` has run.
@@ -57,6 +59,7 @@ class AdamW:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
+        threads: int | None = None,
     ) -> None:
         for name, value in (("learning_rate", learning_rate), ("eps", eps), ("weight_decay", weight_decay)):
             if not 0 <= value < math.inf:
@@ -69,20 +72,17 @@ class AdamW:
         self.betas = (float(beta1), float(beta2))
         self.eps = float(eps)
         self.weight_decay = float(weight_decay)
+        self.threads = threads
         self.steps_taken = 0
         self.first_moment = Parameters.zeros(parameters.config, parameters.dtype)
         self.second_moment = Parameters.zeros(parameters.config, parameters.dtype)
 
-    def step(
-        self, gradients: Parameters, learning_rate: float | None = None, *, threads: int | None = None
-    ) -> None:
+    def step(self, gradients: Parameters, learning_rate: float | None = None) -> None:
         """Update every parameter from its gradient.
 
         Args:
             gradients: as `GPT.loss_and_gradients` returns them; not changed.
             learning_rate: for this step; None means the optimizer's own.
-            threads: how many share the work; None means as many as this process can run at once. The result
-                does not depend on it.
 
         Raises:
             ValueError: for gradients of another model.
@@ -112,7 +112,7 @@ class AdamW:
             step *= rate / correction1
             theta -= step
 
-        with Team(threads).at_work():
+        with Team(self.threads).at_work():
             share_chunks(update, self.parameters.flat.size, self.parameters.flat.itemsize)
 
     def state_dict(self) -> dict[str, Array]:

@@ -68,6 +68,7 @@ class Trainer:
         self.model = model
         self.optimizer = optimizer
         self.step = step
+        optimizer.threads = config.threads
         self._gradients = Parameters.zeros(model.config, model.dtype)
 
     @classmethod
@@ -141,7 +142,7 @@ class Trainer:
             warmup_steps=config.warmup_steps,
             total_steps=config.steps,
         )
-        self.optimizer.step(gradients, learning_rate, threads=config.threads)
+        self.optimizer.step(gradients, learning_rate)
         self.step += 1
         seconds = time.perf_counter() - started
 
