@@ -16,7 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from numpy_gpt import __version__, generate
-from numpy_gpt.config import EvaluateConfig, ExportConfig, ImportConfig, SampleConfig, TrainConfig
+from numpy_gpt.config import (
+    EvaluateConfig,
+    ExportConfig,
+    ImportConfig,
+    SampleConfig,
+    SettingsError,
+    TrainConfig,
+)
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
 from numpy_gpt.output import Output, open_streams, say_on_standard_error, settle
 from numpy_gpt.parallel import blas_threads
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
 
 DONE, FAILED, WRONG_USAGE, SIGNALLED = 0, 1, 2, 128
 
+DEFAULT_PROMPT = "\n"
 SAMPLE_PROMPT_CHARACTERS = 60
 SAMPLE_TOKENS = 120
 WIDTH_WITH_SHAPES = 96
@@ -284,15 +292,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 128 + signal."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
+    with tidy_interruption():
+        return _exit_code_of(arguments)
+
+
+def _exit_code_of(arguments: list[str]) -> int:
     try:
-        with tidy_interruption():
-            return _run(arguments)
+        return _run(arguments)
     except BrokenPipeError:  # the reader of the help, such as `head`, has had enough
         return DONE
     except KeyboardInterrupt as interrupt:
         number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
         return _complain("interrupted", SIGNALLED + number)
-    except FileExistsError as error:  # --out names a folder that is in use
+    except (FileExistsError, SettingsError) as error:  # the first: --out names a folder that is in use
         return _complain(error, WRONG_USAGE)
     except (OSError, ValueError, ArithmeticError, MemoryError, ImportError) as error:
         return _complain(error, FAILED)
@@ -384,7 +396,7 @@ def _load_with_tokenizer(path: Path | None) -> tuple[Checkpoint, tiktoken.Encodi
 
 def _read_prompt(config: SampleConfig) -> str:
     if config.prompt_file is None:
-        return config.prompt
+        return DEFAULT_PROMPT if config.prompt is None else config.prompt
     if str(config.prompt_file) == "-":
         return sys.stdin.buffer.read().decode("utf-8", "replace")
     return read_text(config.prompt_file)

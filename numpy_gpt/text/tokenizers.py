@@ -67,6 +67,9 @@ def learn_bpe(texts: str | Iterable[str], vocabulary_size: int) -> tiktoken.Enco
     import rustbpe  # type: ignore[import-untyped]  # it comes without type stubs
 
     learner = rustbpe.Tokenizer()
+    # rustbpe asks Python's logging whether anybody reads its log, loses an interrupt that comes up meanwhile,
+    # and remembers the answer. So let it ask when it has nothing to do: later Ctrl-C counts.
+    learner.train_from_iterator([], vocab_size=len(BYTES))
     learner.train_from_iterator(
         map(_replace_lone_surrogates, [texts] if isinstance(texts, str) else texts),
         vocab_size=min(vocabulary_size - 1, 2**31),  # no text offers so many, and rustbpe counts in 32 bits

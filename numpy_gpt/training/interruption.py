@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
@@ -21,13 +22,15 @@ class Terminated(KeyboardInterrupt):
 def tidy_interruption() -> Iterator[None]:
     """Within the context, SIGINT raises KeyboardInterrupt and SIGTERM Terminated.
 
-    Another signal does not disturb what tidies up after the first; a third ends the process.
+    Another signal does not disturb what tidies up after the first, nor does it change the exit code; a third
+    ends the process.
 
     Must be entered in the main thread, as Python requires of whoever handles signals.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         _handle_by(let_it_tidy_up)
+        atexit.register(_handle_by, signal.SIG_IGN)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     def let_it_tidy_up(number: int, frame: FrameType | None) -> None:
@@ -64,6 +67,7 @@ def gentle_interruption() -> Iterator[Interruption]:
         def take_note(number: int, frame: FrameType | None) -> None:
             interruption.signal_number = number
             restore()
+            atexit.register(_handle_by, signal.SIG_IGN)
 
         _handle_by(take_note)
         yield interruption
