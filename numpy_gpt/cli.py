@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import io
-import os
 import signal
 import sys
 import time
@@ -13,13 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from numpy_gpt import __version__, generate
-from numpy_gpt.config import EvaluateConfig, ExportConfig, ImportConfig, SampleConfig, TrainConfig
+from numpy_gpt.config import (
+    EvaluateConfig,
+    ExportConfig,
+    ImportConfig,
+    SampleConfig,
+    SettingsError,
+    TrainConfig,
+)
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
+from numpy_gpt.output import Output, open_streams, say_on_standard_error, settle
 from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table, precision_table
 from numpy_gpt.text.corpus import read_text
 from numpy_gpt.text.prepare import PrepareConfig
@@ -29,7 +35,7 @@ from numpy_gpt.text.tokenizers import encode, gpt2_tokenizer, stream_text, token
 from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.data import load_data
 from numpy_gpt.training.evaluation import evaluate as evaluate_model
-from numpy_gpt.training.interruption import gentle_interruption
+from numpy_gpt.training.interruption import Terminated, gentle_interruption, tidy_interruption
 from numpy_gpt.training.run_folder import RunFolder
 from numpy_gpt.training.trainer import Trainer
 from numpy_gpt.verify.kill_matrix import kill_matrix
@@ -42,15 +48,15 @@ if TYPE_CHECKING:
 
 DONE, FAILED, WRONG_USAGE, SIGNALLED = 0, 1, 2, 128
 
+DEFAULT_PROMPT = "\n"
 SAMPLE_PROMPT_CHARACTERS = 60
 SAMPLE_TOKENS = 120
-PAGE_WIDTH = 110
 WIDTH_WITH_SHAPES = 96
 
 
 def train(config: TrainConfig) -> int:
     """Train, showing progress; leave checkpoints, metrics and a picture in a folder."""
-    console = _console()
+    console = Output()
     trainer, folder = _start_or_resume(config)
     data, shape = trainer.data, trainer.model.config
     console.print(
@@ -106,7 +112,7 @@ def train(config: TrainConfig) -> int:
         end_of_text=data.tokenizer.eot_token,
     )
     _print_continuation(console, prompt, stream_text(tokens, data.tokenizer))
-    print(f"validation loss {validation}", flush=True)
+    console.print(f"validation loss {validation}")
     return DONE
 
 
@@ -123,7 +129,7 @@ def _start_or_resume(config: TrainConfig) -> tuple[Trainer, RunFolder]:
 
 def sample(config: SampleConfig) -> int:
     """Print the prompt and its continuation as it comes, or what may follow each token of the prompt."""
-    console = _console()
+    console = Output()
     checkpoint, tokenizer = _load_with_tokenizer(config.checkpoint)
     prompt = _read_prompt(config)
     prompt_ids = encode(tokenizer, prompt)
@@ -149,13 +155,13 @@ def sample(config: SampleConfig) -> int:
     generated: list[int] = []
     _print_continuation(console, prompt, stream_text(_remember(tokens, generated), tokenizer))
     seconds = time.perf_counter() - started
-    print(f"{len(generated)} tokens, {len(generated) / seconds:,.0f} tokens/s", file=sys.stderr)
+    say_on_standard_error(f"{len(generated)} tokens, {len(generated) / seconds:,.0f} tokens/s")
     return DONE
 
 
 def evaluate(config: EvaluateConfig) -> int:
     """Print how well a model predicts a whole text."""
-    console = _console()
+    console = Output()
     checkpoint, tokenizer = _load_with_tokenizer(config.checkpoint)
     text = read_text(config.text)
     token_ids = encode(tokenizer, text)
@@ -168,13 +174,13 @@ def evaluate(config: EvaluateConfig) -> int:
     )
     console.print(f"{config.text}: {len(text.encode()):,} bytes, {len(token_ids):,} tokens")
     console.print(f"perplexity {evaluation.perplexity:,.2f}")
-    print(f"validation loss {evaluation}", flush=True)
+    console.print(f"validation loss {evaluation}")
     return DONE
 
 
 def prepare(config: PrepareConfig) -> int:
     """Tokenize a corpus in a stream, showing progress."""
-    console = _console()
+    console = Output()
     with _progress(console) as progress:
         bar = progress.add_task("prepare", total=None, note="bytes read")
         prepared = prepare_corpus(
@@ -196,7 +202,7 @@ def import_weights(config: ImportConfig) -> int:
     model = load_pretrained(config.weights, dtype=config.dtype, num_heads=config.num_heads)
     tokenizer = gpt2_tokenizer() if config.tokenizer else load_pretrained_tokenizer(config.weights)
     save_checkpoint(config.out, model, tokenizer=tokenizer, metadata={"imported_from": str(config.weights)})
-    console = _console()
+    console = Output()
     console.print(f"{config.out}: {model}")
     if tokenizer is None:
         console.print("no tokenizer lies beside the weights: the checkpoint computes, but reads no text")
@@ -208,7 +214,7 @@ def export(config: ExportConfig) -> int:
     path = config.checkpoint or _newest_checkpoint()
     checkpoint = load_checkpoint(path)
     export_pretrained(config.out, checkpoint.model, tokenizer=checkpoint.tokenizer)
-    _console().print(f"{config.out}: {path} for transformers.GPT2LMHeadModel.from_pretrained")
+    Output().print(f"{config.out}: {path} for transformers.GPT2LMHeadModel.from_pretrained")
     return DONE
 
 
@@ -220,7 +226,7 @@ def verify(config: VerifyConfig) -> int:
         return _show_precision()
     if config.train_steps:
         return _verify_lockstep(config)
-    console = _console()
+    console = Output()
     report = verify_parity(config)
     console.print(parity_table(report, with_shapes=console.width >= WIDTH_WITH_SHAPES))
     verdict = "every tensor agrees" if report.passed else "NOT equal"
@@ -229,7 +235,7 @@ def verify(config: VerifyConfig) -> int:
 
 
 def _verify_bugs() -> int:
-    console = _console()
+    console = Output()
     with console.status("planting each bug of the catalogue in turn"):
         matrix = kill_matrix()
     console.print(str(matrix))
@@ -239,7 +245,7 @@ def _verify_bugs() -> int:
 
 
 def _show_precision() -> int:
-    console = _console()
+    console = Output()
     with console.status("comparing models of many sizes"):
         rows = list(measure_precision())
     console.print(precision_table(rows))
@@ -247,7 +253,7 @@ def _show_precision() -> int:
 
 
 def _verify_lockstep(config: VerifyConfig) -> int:
-    console = _console()
+    console = Output()
     with _progress(console) as progress:
         bar = progress.add_task("lockstep", total=config.train_steps, note="")
         report = train_in_lockstep(
@@ -283,31 +289,52 @@ COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 128 + signal."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # What the terminal or file has no code for becomes "?": no run ends over a character of its sample.
-        sys.stdout.reconfigure(errors="replace")
-    if arguments == ["--version"]:
-        print(f"numpy-gpt {__version__}")
-        return DONE
+    open_streams()
+    with tidy_interruption():
+        return _exit_code_of(arguments)
+
+
+def _exit_code_of(arguments: list[str]) -> int:
     try:
+        return _run(arguments)
+    except BrokenPipeError:  # the reader of the help, such as `head`, has had enough
+        return DONE
+    except KeyboardInterrupt as interrupt:
+        number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
+        return _complain("interrupted", SIGNALLED + number)
+    except (FileExistsError, SettingsError) as error:  # the first: --out names a folder that is in use
+        return _complain(error, WRONG_USAGE)
+    except (OSError, ValueError, ArithmeticError, MemoryError, ImportError) as error:
+        return _complain(error, FAILED)
+    finally:
+        settle(sys.stdout)
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments == ["--version"]:
+        Output().print(f"numpy-gpt {__version__}")
+        return DONE
+    with _heard_or_not(arguments):
         config = tyro.extras.subcommand_cli_from_dict(
             {name: kind for name, (kind, _) in COMMANDS.items()},
             prog="numpy-gpt",
             description="A GPT in pure NumPy with hand-written backward passes.",
             args=arguments,
         )
-        if isinstance(config, TrainConfig) and config.resume is not None:
-            config = _with_saved_settings(config.resume, arguments)
-        return dict(COMMANDS.values())[type(config)](config)
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
-    except KeyboardInterrupt:
-        return _complain("interrupted", SIGNALLED + signal.SIGINT)
-    except FileExistsError as error:  # --out names a folder that is in use
-        return _complain(error, WRONG_USAGE)
-    except (OSError, ValueError, ArithmeticError, MemoryError, ImportError) as error:
-        return _complain(error, FAILED)
+    if isinstance(config, TrainConfig) and config.resume is not None:
+        config = _with_saved_settings(config.resume, arguments)
+    return dict(COMMANDS.values())[type(config)](config)
+
+
+@contextlib.contextmanager
+def _heard_or_not(arguments: Sequence[str]) -> Iterator[None]:
+    """Let wrong usage be wrong usage, also where what tyro says of it finds no reader."""
+    try:
+        yield
+    except OSError as error:
+        if {"-h", "--help"}.isdisjoint(arguments):
+            raise SystemExit(WRONG_USAGE) from error
+        raise
 
 
 def _with_saved_settings(checkpoint: Path, arguments: Sequence[str]) -> TrainConfig:
@@ -315,7 +342,8 @@ def _with_saved_settings(checkpoint: Path, arguments: Sequence[str]) -> TrainCon
     _, metadata = read_description(checkpoint)
     saved = TrainConfig.from_json(metadata.get("train_config"))
     defaults = dataclasses.replace(saved, out=None, stop_after=None)
-    config = tyro.cli(TrainConfig, default=defaults, args=arguments[1:], prog="numpy-gpt train")
+    with _heard_or_not(arguments):
+        config = tyro.cli(TrainConfig, default=defaults, args=arguments[1:], prog="numpy-gpt train")
     if changed := config.changes_from(saved):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise SystemExit(_complain(f"a resumed run keeps its settings: leave out {flags}", WRONG_USAGE))
@@ -325,23 +353,15 @@ def _with_saved_settings(checkpoint: Path, arguments: Sequence[str]) -> TrainCon
 def _complain(error: object, exit_code: int) -> int:
     """Say in one line on standard error what went wrong, and return the exit code."""
     reason = str(error)
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        reason = f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        reason = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     elif isinstance(error, MemoryError):
         reason = f"not enough memory: {error}"
-    print(f"numpy-gpt: {' '.join(reason.split())}", file=sys.stderr)
+    say_on_standard_error(f"numpy-gpt: {' '.join(reason.split())}")
     return exit_code
 
 
-def _console() -> Console:
-    # Away from a terminal a line stays a line, whatever its length, and tables have room.
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = PAGE_WIDTH
-    return console
-
-
-def _progress(console: Console) -> Progress:
+def _progress(console: Output) -> Progress:
     return Progress(
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
@@ -354,11 +374,13 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _print_continuation(console: Console, prompt: str, pieces: Iterable[str]) -> None:
+def _print_continuation(console: Output, prompt: str, pieces: Iterable[str]) -> None:
     """Print the prompt dimmed and the pieces as they come, without what would move the cursor about."""
     console.print(Text(printable(prompt, keep="\n\t"), style="dim"), end="")
     for piece in pieces:
         console.print(Text(printable(piece, keep="\n\t")), end="")
+        if console.quiet:  # the reader has left
+            break
     console.print("\n")
 
 
@@ -372,7 +394,7 @@ def _load_with_tokenizer(path: Path | None) -> tuple[Checkpoint, tiktoken.Encodi
 
 def _read_prompt(config: SampleConfig) -> str:
     if config.prompt_file is None:
-        return config.prompt
+        return DEFAULT_PROMPT if config.prompt is None else config.prompt
     if str(config.prompt_file) == "-":
         return sys.stdin.buffer.read().decode("utf-8", "replace")
     return read_text(config.prompt_file)

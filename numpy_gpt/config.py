@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 
+class SettingsError(ValueError):
+    """A setting that makes sense by itself, but not with the data or the model that it is used with."""
+
+
 def _whole_number(name: str, value: object, *, at_least: int) -> int:
     """Return `value` as an int; NumPy's integers are welcome, booleans and floats are not."""
     try:
@@ -116,11 +120,16 @@ PRESETS = {
 }
 """Every preset by name; nano and small are byte-level and word-piece models that a laptop trains."""
 
+SHAPE = ("num_layers", "num_heads", "embedding_dim", "max_sequence_length", "activation")
+"""The settings of a run that its preset has too."""
+
 QUICK_SHAPE = dataclasses.replace(PRESETS["nano"], num_layers=2)
 """What `train` builds unless told: of the shapes tried on the embedded text, the best after two minutes."""
 
 TOKENIZER_VOCABULARIES = {"bytes": 257, "bpe": 1024, "gpt2": 50257}
 """How many tokens each tokenizer has, end-of-text included; of bpe, how many it learns unless told."""
+
+DEFAULT_TOKENIZER = "bpe"
 
 CHANGEABLE = ("text", "threads", "eval_interval", "stop_after", "out", "resume")
 """The settings that may differ when a run is resumed: its fingerprint tells a text, not its path."""
@@ -135,7 +144,8 @@ class TrainConfig:
     Args:
         text: the UTF-8 files to learn from, folders of them, or one folder that `prepare` has made; without
             it, Python's language reference.
-        tokenizer: bytes (257 tokens), bpe (learned from the text) or gpt2 (50257 tokens).
+        tokenizer: bytes (257 tokens), bpe (learned from the text) or gpt2 (50257 tokens); without it, that of
+            a prepared folder, otherwise bpe.
         vocabulary_size: V, how many tokens bpe learns, end-of-text included; 1024 without it.
         preset: the model's shape where the flags below do not say; without it nano's with two layers, which
             a short text teaches more in a short time.
@@ -170,7 +180,7 @@ class TrainConfig:
     """
 
     text: tuple[Path, ...] = ()
-    tokenizer: Literal["bytes", "bpe", "gpt2"] = "bpe"
+    tokenizer: Literal["bytes", "bpe", "gpt2"] | None = None
     vocabulary_size: int | None = None
     preset: Literal["nano", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
     num_layers: int | None = None
@@ -235,20 +245,29 @@ class TrainConfig:
         for name in ("beta1", "beta2"):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be below 1, not {getattr(self, name)}")
-        _one_of("tokenizer", self.tokenizer, tuple(TOKENIZER_VOCABULARIES))
+        _one_of("tokenizer", self.requested_tokenizer, tuple(TOKENIZER_VOCABULARIES))
         _one_of("dtype", self.dtype, ("float32", "float64"))
         _one_of("ops", self.ops, ("fast", "book"))
-        fixed = TOKENIZER_VOCABULARIES[self.tokenizer]
-        if self.tokenizer != "bpe" and self.vocabulary_size not in (None, fixed):
+        fixed = TOKENIZER_VOCABULARIES[self.requested_tokenizer]
+        if self.requested_tokenizer != "bpe" and self.vocabulary_size not in (None, fixed):
             raise ValueError(
                 f"vocabulary_size of the {self.tokenizer} tokenizer is {fixed}, not {self.vocabulary_size}"
             )
         self.model_config(self.requested_vocabulary)  # raises for a shape that makes no model
 
     @property
+    def requested_tokenizer(self) -> str:
+        """The tokenizer asked for, or where there is no wish, the one for a text that has none yet."""
+        return self.tokenizer or DEFAULT_TOKENIZER
+
+    @property
     def requested_vocabulary(self) -> int:
         """The vocabulary size asked for; a short text may teach bpe fewer tokens."""
-        return self.vocabulary_size or TOKENIZER_VOCABULARIES[self.tokenizer]
+        return self.vocabulary_size or TOKENIZER_VOCABULARIES[self.requested_tokenizer]
+
+    def with_tokenizer(self, name: str, vocabulary_size: int) -> TrainConfig:
+        """Return the settings with a tokenizer that the data have decided on."""
+        return dataclasses.replace(self, tokenizer=name, vocabulary_size=vocabulary_size)  # type: ignore[arg-type]  # it is checked
 
     def to_json(self) -> dict[str, object]:
         """Return all settings as JSON values, for a checkpoint."""
@@ -273,20 +292,33 @@ class TrainConfig:
             raise ValueError(f"the settings of the run are not those of this version: {error}") from None
 
     def changes_from(self, other: TrainConfig) -> list[str]:
-        """Return the names of the settings that differ and that change what a run computes."""
+        """Return the names of the settings that differ and that change what a run computes.
+
+        A setting that only says what would have stood in for it changes nothing.
+        """
+        mine, theirs = self._in_effect(), other._in_effect()
         return [
             field.name
             for field in dataclasses.fields(self)
-            if field.name not in CHANGEABLE and getattr(self, field.name) != getattr(other, field.name)
+            if field.name not in CHANGEABLE
+            and getattr(self, field.name) != getattr(other, field.name)
+            and mine[field.name] != theirs[field.name]
         ]
+
+    def _in_effect(self) -> dict[str, object]:
+        """Return all settings; in place of those that were left open, what stands in for them."""
+        shape = self.model_config(self.requested_vocabulary)
+        return {
+            **dataclasses.asdict(self),
+            **{name: getattr(shape, name) for name in SHAPE},
+            "preset": shape,
+            "tokenizer": self.requested_tokenizer,
+            "vocabulary_size": self.requested_vocabulary,
+        }
 
     def model_config(self, vocabulary_size: int) -> GPTConfig:
         """Return the preset with what the flags change, for a tokenizer of that many tokens."""
-        changes = {
-            name: getattr(self, name)
-            for name in ("num_layers", "num_heads", "embedding_dim", "max_sequence_length", "activation")
-            if getattr(self, name) is not None
-        }
+        changes = {name: getattr(self, name) for name in SHAPE if getattr(self, name) is not None}
         preset = GPTConfig.preset(self.preset) if self.preset else QUICK_SHAPE
         return dataclasses.replace(preset, vocabulary_size=vocabulary_size, **changes)
 
@@ -320,7 +352,7 @@ class SampleConfig:
 
     Args:
         checkpoint: the model; without it, the best of the newest folder in runs/.
-        prompt: the text to continue; empty starts from the end-of-text token.
+        prompt: the text to continue, without it a line break; empty starts from the end-of-text token.
         prompt_file: a UTF-8 file to take the prompt from; - reads standard input.
         max_new_tokens: how many tokens to add at most.
         temperature: below 1 plays safe, above 1 takes risks; 0 always takes the likeliest token.
@@ -331,7 +363,7 @@ class SampleConfig:
     """
 
     checkpoint: Path | None = None
-    prompt: str = "\n"
+    prompt: str | None = None
     prompt_file: Path | None = None
     max_new_tokens: int = 200
     temperature: float = 0.8
@@ -343,6 +375,8 @@ class SampleConfig:
     def __post_init__(self) -> None:
         if self.top is not None:
             _whole_number("top", self.top, at_least=1)
+        if self.prompt is not None and self.prompt_file is not None:
+            raise ValueError("prompt and prompt_file are two prompts: give one of them")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +387,7 @@ class ImportConfig:
         weights: a folder with safetensors files, or one such file.
         out: the checkpoint to write; must not exist yet.
         dtype: float32 or float64; without it as stored, but at least float32.
-        num_heads: H, for weights without a config.json that gives it; a guess of C / 64 is printed.
+        num_heads: H, for weights without a config.json that gives it; known without it for GPT-2's own sizes.
         tokenizer: gpt2, for weights that use GPT-2's tokens but have no tokenizer beside them.
     """
 

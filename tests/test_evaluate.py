@@ -110,7 +110,7 @@ def test_the_command_prints_loss_perplexity_and_bits(
     [
         (("--text", "missing.txt"), 1, "missing.txt"),
         (("--text", "text.txt", "--stride", "0"), 2, "stride"),
-        (("--text", "text.txt", "--stride", "10"), 1, "stride must be in 1..9"),
+        (("--text", "text.txt", "--stride", "10"), 2, "stride must be in 1..9"),
         (("--text", "text.txt", "--batch-size", "0"), 2, "batch_size"),
         (("--text", "short.txt"), 1, "5 tokens, but one window needs 10"),
         ((), 2, "--text"),

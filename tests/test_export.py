@@ -51,6 +51,11 @@ TOKENIZERS = {"bytes": bytes_tokenizer(), "bpe": learn_bpe(embedded_corpus(), 70
 TOKENIZERS["gpt2"] = tokenizer_from_json(
     tokenizer_to_json(TOKENIZERS["bpe"]) | {"name": "gpt2", "pattern": gpt2_pattern()}
 )
+# Special tokens first, as Hugging Face's trainer has them, and one among the others.
+TOKENIZERS["special first"] = tokenizer_from_json(
+    tokenizer_to_json(TOKENIZERS["bpe"])
+    | {"special_tokens": [END_OF_TEXT, "<|pad|>", "<|user|>"], "special_ids": [0, 1, 300]}
+)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +179,8 @@ class Pair(NamedTuple):
         """Fail unless both know every token and the end of text, and all came back."""
         assert len(self.theirs) == self.ours.n_vocab
         assert self.theirs.eos_token_id == self.theirs.bos_token_id == self.ours.eot_token
-        assert self.theirs(END_OF_TEXT)["input_ids"] == [self.ours.eot_token]
+        for token, number in self.ours._special_tokens.items():
+            assert self.theirs(token)["input_ids"] == [number]
         assert self.returned is not None
         assert tokenizer_to_json(self.returned) == tokenizer_to_json(self.ours)
 

@@ -164,18 +164,22 @@ def test_other_names_of_sizes_are_known(tmp_path: Path) -> None:
         load_pretrained(write_folder(tmp_path / "b", TENSORS, settings))
 
 
-def test_a_file_alone_has_heads_of_64_or_asks(tmp_path: Path) -> None:
-    wide = ng.GPTConfig(5, 3, embedding_dim=128, num_heads=2, num_layers=1)
-    write_weights(tmp_path / "wide", hugging_face_tensors(dict(drawn_model(wide).named_parameters())))
-    assert_equal_models(load_pretrained(tmp_path / "wide"), drawn_model(wide))
-    assert load_pretrained(tmp_path / "wide", num_heads=4).config == replace(wide, num_heads=4)
+@pytest.mark.parametrize(("width", "num_heads"), [(768, 12), (1024, 16), (1280, 20), (1600, 25)])
+def test_a_file_alone_of_gpt2s_own_width_has_its_heads(tmp_path: Path, width: int, num_heads: int) -> None:
+    config = ng.GPTConfig(2, 1, embedding_dim=width, num_heads=num_heads, num_layers=1)
+    write_weights(tmp_path / "a", hugging_face_tensors(dict(ng.GPT(config).named_parameters())))
+    assert load_pretrained(tmp_path / "a").config == config
+    assert load_pretrained(tmp_path / "a", num_heads=4).config == replace(config, num_heads=4)
 
-    write_weights(tmp_path / "narrow", TENSORS)
-    with pytest.raises(ValueError, match=r"narrow: .*give num_heads"):
-        load_pretrained(tmp_path / "narrow")
-    assert_equal_models(load_pretrained(tmp_path / "narrow", num_heads=3), drawn_model())
-    with pytest.raises(ValueError, match="num_heads"):
-        load_pretrained(tmp_path / "narrow", num_heads=5)
+
+@pytest.mark.parametrize("width", [12, 64, 128, 384, 704])  # nanoGPT's smallest has 4 heads in its 128
+def test_the_heads_of_a_file_alone_are_not_guessed_elsewhere(tmp_path: Path, width: int) -> None:
+    config = ng.GPTConfig(5, 3, embedding_dim=width, num_heads=4, num_layers=1)
+    for layout in (hugging_face_tensors, nanogpt_tensors):
+        write_weights(tmp_path / "a", layout(dict(drawn_model(config).named_parameters())))
+        assert_refused(tmp_path / "a", "give num_heads", "--num-heads")
+        assert load_pretrained(tmp_path / "a", num_heads=4).config.num_heads == 4
+        assert_refused(tmp_path / "a", "num_heads", num_heads=5)
 
 
 # ---- nanoGPT -----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[1]
 
 # Lowest first, each floor a list of places, each place a set of files or folders that are neighbours. "" is
 # `import numpy_gpt` itself: it offers everything below it, so only the command line may stand on it.
-COMMAND_LINE = {"cli", "__main__", "tables"}
+COMMAND_LINE = {"cli", "__main__", "output", "tables"}
 FLOORS: list[list[set[str]]] = [
     [{"arrays"}],
     [{"config"}, {"parallel"}],

@@ -283,6 +283,21 @@ def test_a_foreign_tokenizer_can_be_kept():
     assert encode(returned, "ab 12\n\nc").tolist() == encode(tokenizer, "ab 12\n\nc").tolist()
 
 
+@given(special_ids=st.lists(st.integers(0, 259), min_size=3, max_size=3, unique=True))
+def test_special_tokens_may_stand_anywhere(special_ids):
+    special = dict(zip(["<|user|>", END_OF_TEXT, "<|pad|>"], special_ids, strict=True))
+    free = [number for number in range(260) if number not in special_ids]
+    tokenizer = foreign(dict(zip([*BYTES, b"ab"], free, strict=True)), special)
+    returned = tokenizer_from_json(json.loads(json.dumps(tokenizer_to_json(tokenizer))))
+    assert returned._special_tokens == special
+    assert returned.n_vocab == 260
+    text = "cab \u00e9 <|user|>"
+    assert encode(returned, text).tolist() == encode(tokenizer, text).tolist()
+    assert tokenizer.decode(encode(returned, text).tolist()) == text
+    assert tokenizer_to_json(returned) == tokenizer_to_json(tokenizer)
+    assert np.array_equal(token_lengths(returned)[special_ids], [0, 0, 0])
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "fault"),
     [
@@ -320,6 +335,16 @@ TOKENS = GOOD["tokens"]
         ({"special_tokens": []}, "no <|endoftext|>"),
         ({"special_tokens": [END_OF_TEXT, END_OF_TEXT]}, "special_tokens must be different texts"),
         ({"special_tokens": [END_OF_TEXT, "\ud800"]}, "cannot be built"),
+        ({"special_ids": None}, "special_ids must be one id for each special token"),
+        ({"special_ids": {"a": 0}}, "one id for each special token"),
+        ({"special_ids": []}, "one id for each special token"),
+        ({"special_ids": [0, 1]}, "one id for each special token"),
+        ({"special_ids": [257]}, "special_ids must be different ids in 0..256, but hold 257"),
+        ({"special_ids": [-1]}, "but hold -1"),
+        ({"special_ids": [True]}, "but hold True"),
+        ({"special_ids": ["0"]}, "but hold '0'"),
+        ({"special_ids": [10**400]}, "but hold 1000"),
+        ({"special_tokens": [END_OF_TEXT, "b"], "special_ids": [7, 7]}, "but hold 7"),
         ({"pattern": ""}, "cannot split this text"),
         ({"pattern": "a*"}, "cannot split this text"),
         ({"pattern": "a"}, "loses parts of a text"),

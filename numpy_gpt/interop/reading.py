@@ -44,8 +44,8 @@ def load_pretrained(
             gives the number of heads, the activation and the epsilon of layer norm.
         dtype: float32 or float64; None keeps what is stored, but at least float32. F16 and BF16 become
             either without rounding.
-        num_heads: H, for weights without a config.json, which do not show it. Without both it is C / 64, true
-            of GPT-2's own sizes and of nanoGPT's but for the smallest.
+        num_heads: H, for weights without a config.json, which do not show it. Without both it is GPT-2's
+            where C is 768, 1024, 1280 or 1600, and not guessed elsewhere.
 
     Returns:
         A model with weights of its own. Where nanoGPT has no biases qkv_bias is False, the others are zero;

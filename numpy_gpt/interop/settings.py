@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from numpy_gpt.config import GPTConfig
+from numpy_gpt.config import PRESETS, GPTConfig
 from numpy_gpt.interop.files import read_table
 
 CONFIG = "config.json"
@@ -32,7 +32,9 @@ _FIXED = {
 """Settings that have one value in the model built here, which is also their default."""
 
 _DEFAULT_HEADS = 12  # of GPT-2, in both implementations
-_GPT2_HEAD_DIM = 64  # of all of GPT-2's sizes
+_GPT2_HEADS = {
+    preset.embedding_dim: preset.num_heads for name, preset in PRESETS.items() if name.startswith("gpt2")
+}
 
 
 def read_settings(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -101,12 +103,12 @@ def _num_heads(settings: dict[str, Any] | None, width: int) -> int:
                 heads: int = settings[name]
                 return heads
         return _DEFAULT_HEADS
-    if width % _GPT2_HEAD_DIM != 0:
+    if width not in _GPT2_HEADS:
         raise ValueError(
-            f"weights do not show the number of heads, there is no {CONFIG} beside them, and {width} is no "
-            f"multiple of GPT-2's {_GPT2_HEAD_DIM} per head: give num_heads"
+            f"weights do not show the number of heads, there is no {CONFIG} beside them, and {width} is none "
+            f"of GPT-2's widths: give num_heads (--num-heads)"
         )
-    return width // _GPT2_HEAD_DIM
+    return _GPT2_HEADS[width]
 
 
 def settings_from_config(config: GPTConfig, dtype: str, end_of_text: int | None) -> dict[str, Any]:

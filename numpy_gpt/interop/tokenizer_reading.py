@@ -116,22 +116,14 @@ def _encoding(files: _Files) -> tiktoken.Encoding:
     _check_merges(files, ranks)
 
     kind = "bytes" if len(ranks) == len(BYTES) else "bpe"
-    tokenizer = tokenizer_from_json(
+    return tokenizer_from_json(
         {
             "name": "gpt2" if files.pattern == gpt2_pattern() else kind,
             "pattern": files.pattern,
             "tokens": [token.decode("latin-1") for token in sorted(ranks, key=ranks.__getitem__)],
-            "special_tokens": sorted(files.special_ids, key=files.special_ids.__getitem__),
+            "special_tokens": list(files.special_ids),
+            "special_ids": list(files.special_ids.values()),  # Hugging Face's trainer has them first
         }
-    )
-    if min(files.special_ids.values()) == len(ranks):
-        return tokenizer
-
-    import tiktoken
-
-    # Hugging Face's trainer puts special tokens first, where the line above puts them last.
-    return tiktoken.Encoding(
-        name=tokenizer.name, pat_str=files.pattern, mergeable_ranks=ranks, special_tokens=files.special_ids
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpy_gpt.arrays import Array
+from numpy_gpt.config import SettingsError
 from numpy_gpt.ops.ids import IGNORED_TARGET
 
 PADDING = 0
@@ -72,13 +73,13 @@ def evaluation_windows(
         An iterator of (inputs (B, T), targets (B, T)), in the order of the text.
 
     Raises:
-        ValueError: fewer than T + 1 tokens, a size below 1 or a stride above T.
+        ValueError: fewer than T + 1 tokens, a size below 1; a SettingsError for a stride outside 1 to T.
         TypeError: ids that are not integers. Both at the call, not at the first batch.
     """
     token_ids = _check(token_ids, batch_size, sequence_length)  # (N,)
     stride = sequence_length if stride is None else operator.index(stride)
     if not 1 <= stride <= sequence_length:
-        raise ValueError(f"stride must be in 1..{sequence_length}, the window's length, not {stride}")
+        raise SettingsError(f"stride must be in 1..{sequence_length}, the window's length, not {stride}")
     last = len(token_ids) - 1  # the last token is a target only
     num_windows = 1 + math.ceil((last - sequence_length) / stride)
 

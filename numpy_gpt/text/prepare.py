@@ -175,7 +175,7 @@ def prepare(
         What the folder's prepared.json says.
 
     Raises:
-        FileExistsError: when the folder holds something already.
+        FileExistsError: when the folder holds something already, other than what a killed `prepare` left.
         OSError, ValueError: in one line that names the file. After these and any other exception nothing is
             left behind.
     """
@@ -251,20 +251,32 @@ def _new_folder(folder: Path) -> Iterator[None]:
     """Make a folder and name its files when they are complete; when that fails, leave nothing of it."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
+    if {path.name for path in folder.iterdir()} - _left_by_a_kill(folder):
         raise FileExistsError(f"{folder} is not empty, and nothing is ever overwritten; choose another --out")
+    _remove_files(folder)
     try:
         yield
         for name in FILES:
             _aside(folder / name).replace(folder / name)
     except BaseException:
-        for name in FILES:
-            (folder / name).unlink(missing_ok=True)
-            _aside(folder / name).unlink(missing_ok=True)
+        _remove_files(folder)
         with contextlib.suppress(OSError):  # somebody else has put something there
             for path in made:
                 path.rmdir()
         raise
+
+
+def _left_by_a_kill(folder: Path) -> set[str]:
+    """Return the names in a folder that a `prepare` may have left which had no time to tidy up."""
+    names = {_aside(folder / name).name for name in FILES}
+    # Still aside, so the kill came while the others got their names: they are no finished work of anybody.
+    return names.union(FILES) if _aside(folder / PREPARED).exists() else names
+
+
+def _remove_files(folder: Path) -> None:
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+        _aside(folder / name).unlink(missing_ok=True)
 
 
 def _aside(path: Path) -> Path:

@@ -5,7 +5,8 @@ a piece, it joins neighbouring byte sequences in the order in which they were le
 starting from single bytes: so any text can be written, and what is frequent takes few ids.
 
 The byte sequences have the ids 0 .. n-1 in the order of learning. Special tokens follow directly; the three
-tokenizers here have one, `<|endoftext|>`.
+tokenizers here have one, `<|endoftext|>`. A tokenizer from elsewhere may have them at other ids: the byte
+sequences then take the ids that are left, in their order.
 
 Source
     Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", section 3.2, and for
@@ -45,7 +46,7 @@ BYTES = [bytes([value]) for value in range(256)]
 
 def bytes_tokenizer() -> tiktoken.Encoding:
     """Return the tokenizer with one id per byte, and 256 for the end of text."""
-    return _tokenizer("bytes", SPLIT_PATTERN, BYTES, [END_OF_TEXT])
+    return _tokenizer("bytes", SPLIT_PATTERN, BYTES)
 
 
 def learn_bpe(texts: str | Iterable[str], vocabulary_size: int) -> tiktoken.Encoding:
@@ -67,6 +68,9 @@ def learn_bpe(texts: str | Iterable[str], vocabulary_size: int) -> tiktoken.Enco
     import rustbpe  # type: ignore[import-untyped]  # it comes without type stubs
 
     learner = rustbpe.Tokenizer()
+    # rustbpe asks Python's logging whether anybody reads its log, loses an interrupt that comes up meanwhile,
+    # and remembers the answer. So let it ask when it has nothing to do: later Ctrl-C counts.
+    learner.train_from_iterator([], vocab_size=len(BYTES))
     learner.train_from_iterator(
         map(_replace_lone_surrogates, [texts] if isinstance(texts, str) else texts),
         vocab_size=min(vocabulary_size - 1, 2**31),  # no text offers so many, and rustbpe counts in 32 bits
@@ -74,7 +78,7 @@ def learn_bpe(texts: str | Iterable[str], vocabulary_size: int) -> tiktoken.Enco
         pattern=SPLIT_PATTERN,
     )
     tokens = [bytes(token) for token, _ in learner.get_mergeable_ranks()]
-    return _tokenizer("bpe", SPLIT_PATTERN, tokens, [END_OF_TEXT])
+    return _tokenizer("bpe", SPLIT_PATTERN, tokens)
 
 
 def gpt2_tokenizer() -> tiktoken.Encoding:
@@ -159,9 +163,10 @@ def _replace_lone_surrogates(text: str) -> str:
 #
 # All three kinds are written out whole, GPT-2's too (0.5 MB beside 500 MB of weights): a checkpoint alone can
 # read and write text, on a machine without tiktoken's files. Ids are positions in a list, so they can neither
-# repeat nor leave gaps.
+# repeat nor leave gaps; `special_ids` is there only when the special tokens do not stand at the end.
 
 _FIELDS = {"name": str, "pattern": str, "tokens": list, "special_tokens": list}
+_SPECIAL_IDS = "special_ids"
 _LONGEST_PATTERN = 1000
 # With these a pattern can take quadratic time: look-around other than "no visible character follows", as in
 # GPT-2's, and back-references.
@@ -178,15 +183,17 @@ def tokenizer_to_json(tokenizer: tiktoken.Encoding) -> dict[str, Any]:
         ValueError: for a foreign tokenizer that `tokenizer_from_json` would refuse.
     """
     ranks, special_ids = tokenizer._mergeable_ranks, tokenizer._special_tokens
-    ids = sorted(ranks.values()) + sorted(special_ids.values())
-    if ids != list(range(len(ids))):
+    ids = [*ranks.values(), *special_ids.values()]
+    if sorted(ids) != list(range(len(ids))):
         raise ValueError(f"tokenizer {tokenizer.name!r} cannot be kept: its ids leave gaps")
-    mapping = {
+    mapping: dict[str, Any] = {
         "name": tokenizer.name,
         "pattern": tokenizer._pat_str,
         "tokens": [token.decode("latin-1") for token in sorted(ranks, key=ranks.__getitem__)],
         "special_tokens": sorted(special_ids, key=special_ids.__getitem__),
     }
+    if min(special_ids.values(), default=len(ranks)) < len(ranks):
+        mapping[_SPECIAL_IDS] = sorted(special_ids.values())
     tokenizer_from_json(mapping)
     return mapping
 
@@ -197,7 +204,7 @@ def tokenizer_from_json(mapping: Any) -> tiktoken.Encoding:
     Raises:
         ValueError: in one line, for whatever else the JSON may hold.
     """
-    if not isinstance(mapping, dict) or mapping.keys() != _FIELDS.keys():
+    if not isinstance(mapping, dict) or mapping.keys() - {_SPECIAL_IDS} != _FIELDS.keys():
         raise ValueError(f"a tokenizer has the fields {', '.join(_FIELDS)}, and no others")
     for field, kind in _FIELDS.items():
         if not isinstance(mapping[field], kind):
@@ -208,6 +215,8 @@ def tokenizer_from_json(mapping: Any) -> tiktoken.Encoding:
     special_tokens = _distinct_texts(mapping, "special_tokens")
     if END_OF_TEXT not in special_tokens:
         raise ValueError(f"the tokenizer has no {END_OF_TEXT} among its special tokens")
+    special_ids = mapping.get(_SPECIAL_IDS, range(len(tokens), len(tokens) + len(special_tokens)))
+    _check_special_ids(special_ids, special_tokens, num_ids=len(tokens) + len(special_tokens))
     pattern = mapping["pattern"]
     if len(pattern) > _LONGEST_PATTERN or _SLOW_CONSTRUCT.search(pattern):
         raise ValueError(
@@ -216,7 +225,9 @@ def tokenizer_from_json(mapping: Any) -> tiktoken.Encoding:
         )
 
     try:
-        tokenizer = _tokenizer(mapping["name"], pattern, tokens, special_tokens)
+        tokenizer = _tokenizer(
+            mapping["name"], pattern, tokens, dict(zip(special_tokens, special_ids, strict=True))
+        )
     except ValueError as error:
         raise ValueError(f"the tokenizer cannot be built: {error}") from None
     if tokenizer.decode(encode(tokenizer, _PROBE).tolist()) != _PROBE:
@@ -239,6 +250,19 @@ def _distinct_texts(mapping: dict[str, list[Any]], field: str) -> list[str]:
     return texts
 
 
+def _check_special_ids(special_ids: Any, special_tokens: list[str], *, num_ids: int) -> None:
+    if not isinstance(special_ids, list | range) or len(special_ids) != len(special_tokens):
+        raise ValueError(f"the tokenizer's {_SPECIAL_IDS} must be one id for each special token")
+    seen = set()
+    for number in special_ids:
+        if type(number) is not int or not 0 <= number < num_ids or number in seen:
+            raise ValueError(
+                f"the tokenizer's {_SPECIAL_IDS} must be different ids in 0..{num_ids - 1}, "
+                f"but hold {number!r:.40}"
+            )
+        seen.add(number)
+
+
 def _token_bytes(token: str) -> bytes:
     try:
         return token.encode("latin-1")
@@ -246,14 +270,25 @@ def _token_bytes(token: str) -> bytes:
         raise ValueError(f"the tokenizer's token {token!r:.40} is not one character per byte") from None
 
 
-def _tokenizer(name: str, pattern: str, tokens: list[bytes], special_tokens: list[str]) -> tiktoken.Encoding:
-    """Return the tokenizer whose ids are positions: first the tokens', then the special tokens'."""
+def _tokenizer(
+    name: str, pattern: str, tokens: list[bytes], special_ids: dict[str, int] | None = None
+) -> tiktoken.Encoding:
+    """Return the tokenizer whose tokens take, in their order, the ids that the special ones leave.
+
+    Args:
+        name, pattern: as tiktoken takes them.
+        tokens: in the order of learning.
+        special_ids: by token; without them, the end of text after all tokens.
+    """
     import tiktoken
 
+    special_ids = {END_OF_TEXT: len(tokens)} if special_ids is None else special_ids
+    num_ids, taken = len(tokens) + len(special_ids), set(special_ids.values())
+    ranks = (number for number in range(num_ids) if number not in taken)
     return tiktoken.Encoding(
         name=name,
         pat_str=pattern,
-        mergeable_ranks={token: rank for rank, token in enumerate(tokens)},
-        special_tokens={token: rank for rank, token in enumerate(special_tokens, len(tokens))},
-        explicit_n_vocab=len(tokens) + len(special_tokens),
+        mergeable_ranks=dict(zip(tokens, ranks, strict=True)),
+        special_tokens=special_ids,
+        explicit_n_vocab=num_ids,
     )

@@ -21,7 +21,7 @@ Source
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -117,11 +117,14 @@ class AdamW:
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of the moments, and the number of steps taken, under flat names."""
-        state: dict[str, Array] = {"steps_taken": np.array(self.steps_taken, np.int64)}
+        return {name: array.copy() for name, array in self.named_state()}
+
+    def named_state(self) -> Iterator[tuple[str, Array]]:
+        """Yield what `state_dict` holds: the number of steps taken, and the moments themselves."""
+        yield "steps_taken", np.array(self.steps_taken, np.int64)
         for moment in ("first_moment", "second_moment"):
             for name, view in getattr(self, moment).named_parameters():
-                state[f"{moment}.{name}"] = view.copy()
-        return state
+                yield f"{moment}.{name}", view
 
     def load_state_dict(self, mapping: Mapping[str, ArrayLike]) -> None:
         """Copy the moments and the number of steps in, all of them or none.

@@ -27,6 +27,12 @@ from numpy_gpt.training.adamw import AdamW
 if TYPE_CHECKING:
     import tiktoken
 
+ALIGNMENT = 8
+"""Bytes: the width of the widest numbers."""
+
+STORED = {"float32": "F32", "float64": "F64", "int64": "I64"}
+"""safetensors' names for the dtypes that are written."""
+
 METADATA_KEY = "numpy_gpt"
 OPTIMIZER_PREFIX = "optimizer."
 FORMAT_VERSION = 1
@@ -91,7 +97,7 @@ def save_checkpoint(
         "tokenizer": None if tokenizer is None else tokenizer_to_json(tokenizer),
     }
     if optimizer is not None:
-        tensors |= {OPTIMIZER_PREFIX + name: array for name, array in optimizer.state_dict().items()}
+        tensors |= {OPTIMIZER_PREFIX + name: array for name, array in optimizer.named_state()}
         document["optimizer"] = {
             "learning_rate": optimizer.learning_rate,
             "betas": list(optimizer.betas),
@@ -194,7 +200,7 @@ def _check_header(file: Any, config: GPTConfig, dtype: str, *, has_optimizer: bo
         )
     if dtype not in ("float32", "float64"):
         raise ValueError(f"its dtype is {dtype!r}, not float32 or float64")
-    stored = {"float32": "F32", "float64": "F64"}[dtype]
+    stored = STORED[dtype]
     shapes = parameter_shapes(config)
     prefixes = ["", *(f"{OPTIMIZER_PREFIX}{m}_moment." for m in ("first", "second") if has_optimizer)]
     expected = {prefix + name: (shape, stored) for prefix in prefixes for name, shape in shapes.items()}
@@ -215,21 +221,45 @@ def _fill(parameters: Parameters, file: Any, prefix: str) -> None:
         view[...] = file.get_tensor(prefix + name)
 
 
+def _header(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
+    """Return what stands before the numbers: its length, and as JSON which tensor lies where.
+
+    Source: "Format" in the documentation of safetensors.
+    """
+    table: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, array in tensors.items():
+        start, end = end, end + array.nbytes
+        dtype = STORED[array.dtype.name]
+        table[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (start, end)}
+    text = json.dumps(table).encode()
+    text += b" " * (-len(text) % ALIGNMENT)  # so that the numbers begin at a multiple of it
+    return len(text).to_bytes(8, "little") + text
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file aside, flush it to the disk, and rename it into place.
 
-    The name aside is fixed, so that what a killed process left there is overwritten by the next.
+    One tensor is written after the other, so that a file takes no memory. The name aside is fixed, so that
+    what a killed process left there is overwritten by the next; safetensors' own functions do neither.
+
+    Args:
+        path: the file to write.
+        tensors: in float32, float64 or int64.
+        metadata: texts by name.
 
     Raises:
         OSError: when it cannot be written; nothing is left behind, and a previous file at `path` stays.
     """
-    from safetensors.numpy import save
-
+    # The widest numbers first: then each begins at a multiple of its own width.
+    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
     aside = path.with_name(f".{path.name}.tmp")
     try:
         with aside.open("wb") as file:
-            # safetensors' own save_file goes through a name of its own, which a killed process leaves behind.
-            file.write(save(dict(tensors), dict(metadata)))
+            file.write(_header({name: tensors[name] for name in names}, metadata))
+            for name in names:
+                array = tensors[name]
+                file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.config import TrainConfig
+from numpy_gpt.config import SettingsError, TrainConfig
 from numpy_gpt.text.corpus import (
     PREPARED,
     Corpus,
@@ -41,6 +41,7 @@ class TrainingData:
         tokenizer_fingerprint: of the tokenizer.
         num_bytes: of the whole corpus in UTF-8.
         tokenizer: whose n_vocab is the model's vocabulary size.
+        requested_vocabulary: the vocabulary size asked for; a short corpus may have taught bpe fewer tokens.
         training_ids: (N,) of the smallest unsigned type, the first nine tenths; a memory map when the corpus
             was prepared.
         validation_ids: (M,) likewise, the last tenth, which the tokenizer has not learned from either.
@@ -53,6 +54,7 @@ class TrainingData:
     tokenizer_fingerprint: str
     num_bytes: int
     tokenizer: tiktoken.Encoding
+    requested_vocabulary: int
     training_ids: Array
     validation_ids: Array
     validation_text: str
@@ -68,6 +70,7 @@ def load_data(config: TrainConfig, tokenizer: tiktoken.Encoding | None = None) -
             fingerprint tells whether it is the same.
 
     Raises:
+        SettingsError: for a tokenizer or a vocabulary that a prepared folder was not prepared with.
         OSError, ValueError: in one line that names the file and what is wrong with it.
     """
     if len(config.text) == 1 and (config.text[0] / PREPARED).exists():
@@ -88,7 +91,7 @@ def _read(config: TrainConfig, tokenizer: tiktoken.Encoding | None) -> TrainingD
     documents = [text_document(str(path), read_text(path)) for path in find_files(config.text)]
     corpus = Corpus.measure(documents or [embedded_document()])
     if tokenizer is None:
-        tokenizer = tokenizer_for(corpus, config.tokenizer, config.requested_vocabulary)
+        tokenizer = tokenizer_for(corpus, config.requested_tokenizer, config.requested_vocabulary)
     nothing = np.empty(0, id_dtype(tokenizer.n_vocab))  # the training part of a text of one character
     pieces: dict[Part, list[Array]] = {"training": [nothing], "validation": [nothing]}
     for part, ids in tokenize(corpus, tokenizer):
@@ -99,22 +102,29 @@ def _read(config: TrainConfig, tokenizer: tiktoken.Encoding | None) -> TrainingD
         corpus.num_bytes,
         tokenizer,
         {part: np.concatenate(ids) for part, ids in pieces.items()},
+        requested_vocabulary=config.requested_vocabulary,
     )
 
 
 def _open_prepared(config: TrainConfig, folder: Path) -> TrainingData:
     prepared, tokenizer, ids = open_prepared(folder)
-    # A setting that was not given has its default, which is no wish.
-    if config.tokenizer not in (TrainConfig.tokenizer, tokenizer.name):
-        raise ValueError(
+    if config.tokenizer not in (None, tokenizer.name):
+        raise SettingsError(
             f"{folder} was prepared with the tokenizer {tokenizer.name!r:.40}, not {config.tokenizer!r}"
         )
     if config.vocabulary_size not in (None, prepared.requested_vocabulary, tokenizer.n_vocab):
-        raise ValueError(
+        raise SettingsError(
             f"{folder} was prepared with a vocabulary of {tokenizer.n_vocab}, not {config.vocabulary_size}"
         )
     description = _describe([folder], len(prepared.sources))
-    return _training_data(description, prepared.text_fingerprint, prepared.num_bytes, tokenizer, ids)
+    return _training_data(
+        description,
+        prepared.text_fingerprint,
+        prepared.num_bytes,
+        tokenizer,
+        ids,
+        requested_vocabulary=prepared.requested_vocabulary,
+    )
 
 
 def _describe(paths: Sequence[Path], num_documents: int) -> str:
@@ -128,6 +138,8 @@ def _training_data(
     num_bytes: int,
     tokenizer: tiktoken.Encoding,
     ids: Mapping[Part, Array],
+    *,
+    requested_vocabulary: int,
 ) -> TrainingData:
     return TrainingData(
         description=description,
@@ -135,6 +147,7 @@ def _training_data(
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         num_bytes=num_bytes,
         tokenizer=tokenizer,
+        requested_vocabulary=requested_vocabulary,
         training_ids=ids["training"],
         validation_ids=ids["validation"],
         validation_text=_opening(ids["validation"], tokenizer),

@@ -25,7 +25,10 @@ class Evaluation(NamedTuple):
     @property
     def perplexity(self) -> float:
         """How many tokens, equally likely, would be as surprising."""
-        return math.exp(self.loss)
+        try:
+            return math.exp(self.loss)
+        except OverflowError:  # above 709 nats
+            return math.inf
 
     def __str__(self) -> str:
         return f"{self.loss:.4f} nats/token {self.bits_per_byte:.4f} bits/byte"

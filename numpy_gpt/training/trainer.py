@@ -73,7 +73,8 @@ class Trainer:
 
     @classmethod
     def start(cls, config: TrainConfig, data: TrainingData) -> Trainer:
-        """Return a trainer of a fresh model."""
+        """Return a trainer of a fresh model, whose settings say which tokenizer the data have."""
+        config = config.with_tokenizer(data.tokenizer.name, data.requested_vocabulary)
         model_config = config.model_config(data.tokenizer.n_vocab)
         model = GPT(
             model_config, seed=config.seed, dtype=config.dtype, ops=config.ops, threads=config.threads
