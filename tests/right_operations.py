@@ -496,3 +496,92 @@ def share_of_sum(random: Random) -> Pair:
 @right
 def share_of_itself(random: Random) -> Pair:
     return Pair(share_forward, share_backward, (np.abs(random.standard_normal((4, 3, 1))) + 0.1,))
+
+
+# --- outputs of which rounding alone is left --------------------------------------------------------------
+
+
+def of_any_size(random: Random, *shape: int) -> tuple[Array]:
+    """Draw an input whose sums round at any size."""
+    return (random.standard_normal(shape) * 10.0 ** random.integers(-2, 3),)
+
+
+def centred_sum_backward(d_out: Any, x: Array) -> tuple[Array]:
+    d_x = np.full_like(x, d_out)
+    return (d_x - d_x.mean(),)
+
+
+@right
+def sum_of_what_is_centred(random: Random) -> Pair:
+    return Pair(lambda x: ((x - x.mean()).sum(), x), centred_sum_backward, of_any_size(random, 3, 5))
+
+
+@right
+def sum_of_what_is_centred_known_to_be_zero(random: Random) -> Pair:
+    inputs = of_any_size(random, int(random.integers(2, 20)))
+    return Pair(lambda x: ((x - x.mean()).sum(), x), lambda d_out, x: (np.zeros_like(x),), inputs)
+
+
+@right
+def sum_of_what_is_centred_beside_squares(random: Random) -> Pair:
+    def forward(x: Array) -> tuple[Any, Array]:
+        return ((x - x.mean()).sum(), (x * x).sum()), x
+
+    def backward(d_outs: Any, x: Array) -> tuple[Array]:
+        return (centred_sum_backward(d_outs[0], x)[0] + (2 * d_outs[1]) * x,)
+
+    return Pair(forward, backward, of_any_size(random, 7))
+
+
+@right
+def softmax_summed_over_its_rows(random: Random) -> Pair:
+    def forward(x: Array) -> tuple[Array, Array]:
+        out, _ = softmax_forward(x)
+        return out.sum() - len(x), out
+
+    def backward(d_out: Array, out: Array) -> tuple[Array]:
+        return softmax_backward(np.full_like(out, d_out), out)
+
+    return Pair(forward, backward, of_any_size(random, 4, 7))
+
+
+@right
+def layer_norm_summed_over_its_rows(random: Random) -> Pair:
+    def forward(x: Array) -> tuple[Array, Any]:
+        ones = np.ones(x.shape[-1], x.dtype)
+        out, saved = layer_norm_forward(x, ones, 0 * ones)
+        return out.mean(), saved
+
+    def backward(d_out: Array, saved: Any) -> tuple[Array]:
+        n, _, _ = saved
+        return (layer_norm_backward(np.full_like(n, d_out / n.size), saved)[0],)
+
+    return Pair(forward, backward, of_any_size(random, 2, 3, 7))
+
+
+@right
+def trace_less_squares(random: Random) -> Pair:
+    def forward(x: Array) -> tuple[Any, Array]:
+        return np.trace(x @ x.T) - (x * x).sum(), x
+
+    return Pair(forward, lambda d_out, x: ((2 * d_out) * x - (2 * d_out) * x,), of_any_size(random, 3, 5))
+
+
+def sine_and_cosine_backward(d_out: Array, x: Array) -> tuple[Array]:
+    return (d_out * (np.sin(2 * x) - 2 * np.cos(x) * np.sin(x)),)
+
+
+@right
+def sine_and_cosine_squared(random: Random) -> Pair:
+    return Pair(
+        lambda x: (np.sin(x) ** 2 + np.cos(x) ** 2, x), sine_and_cosine_backward, of_any_size(random, 7)
+    )
+
+
+@right
+def sine_and_cosine_squared_less_one(random: Random) -> Pair:
+    return Pair(
+        lambda x: (np.sin(x) ** 2 + np.cos(x) ** 2 - 1, x),
+        sine_and_cosine_backward,
+        of_any_size(random, 3, 5),
+    )

@@ -314,6 +314,30 @@ def test_a_function_that_raises_fails_and_says_in_which_call() -> None:
     assert "2 outputs" in str(report)
 
 
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_a_raise_at_any_call_fails(name: str) -> None:
+    calls: list[int] = []
+
+    def counted(until: int) -> Any:
+        right = getattr(Softmax, name)
+
+        def call(*arguments: Any) -> Any:
+            calls.append(1)
+            if len(calls) == until:
+                raise RuntimeError("late")
+            return right(*arguments)
+
+        return type("Late", (Softmax,), {name: staticmethod(call)})
+
+    assert check_autograd_function(counted(0), (normal(4, 11),), plain_softmax).passed
+    total = len(calls)
+    for until in range(1, total + 1):
+        calls.clear()
+        report = check_autograd_function(counted(until), (normal(4, 11),), plain_softmax)
+        assert report.verdict == "failed", until
+        assert {finding.kind for finding in report.findings} <= {Property.RUNS, Property.LAYOUT}
+
+
 def test_inputs_are_left_alone() -> None:
     x = normal(4, 11).requires_grad_()
     kept = x.detach().clone()

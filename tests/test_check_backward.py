@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -272,19 +273,6 @@ def test_a_gradient_of_zero_may_be_other_noise_in_another_layout() -> None:
         return (*right.backward(d_out, saved)[:3], (noise * d_out.sum(axis=(0, 1))).astype(d_out.dtype))
 
     assert check_backward(right.forward, backward, right.inputs).passed
-
-
-def test_outputs_and_gradients_of_nothing_but_rounding_do_not_fail() -> None:
-    def forward(x: Array) -> tuple[Array, Any]:
-        return np.full(3, (x - x.mean()).sum()), x
-
-    def backward(d_out: Array, x: Array) -> tuple[Array]:
-        d_x = np.full_like(x, d_out.sum())
-        return (d_x - d_x.mean(),)
-
-    for seed in range(5):
-        report = check_backward(forward, backward, (random(seed).standard_normal((3, 5)),), seed=seed)
-        assert report.verdict != "failed", report
 
 
 def in_float32(x: Array) -> tuple[Array, Array]:
@@ -572,6 +560,61 @@ def test_an_operation_that_raises_fails_and_says_in_which_call() -> None:
         assert report.verdict == "failed"
         assert kinds(report) == {Property.RUNS}
         assert f"{name} raised ZeroDivisionError: there it is" in str(report)
+
+
+def network_forward(x: Array, weight: Array) -> tuple[Array, Any]:
+    hidden = np.tanh(x)
+    return hidden @ weight, (hidden, weight)
+
+
+def network_backward(d_out: Array, saved: Any) -> tuple[Array, Array]:
+    hidden, weight = saved
+    return (d_out @ weight.T) * (1 - hidden**2), hidden.T @ d_out
+
+
+NETWORK = Pair(
+    network_forward, network_backward, (random().standard_normal((2, 3)), random(1).standard_normal((3, 2)))
+)
+
+
+def failing(function: Any, calls: list[int], fails: Any, failure: Any) -> Any:
+    """Wrap a function to fail at some of its calls, which are counted."""
+
+    def wrapped(*arguments: Any) -> Any:
+        calls.append(1)
+        return failure() if fails(len(calls)) else function(*arguments)
+
+    return wrapped
+
+
+def raise_late() -> Any:
+    raise RuntimeError("late")
+
+
+def never(call: int) -> bool:
+    return False
+
+
+FAILS = {
+    "once": lambda n, call: call == n,
+    "from then on": lambda n, call: call >= n,
+    "for a while": lambda n, call: n <= call < n + 5,
+    "again and again": lambda n, call: call % n == 0,
+}
+
+
+@pytest.mark.parametrize("failure", [raise_late, lambda: None], ids=["raises", "returns nothing"])
+@pytest.mark.parametrize("fails", FAILS)
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_a_call_that_fails_however_late_fails_the_check(name: str, fails: str, failure: Any) -> None:
+    calls: list[int] = []
+    function = getattr(NETWORK, name)
+    assert check_backward(*NETWORK._replace(**{name: failing(function, calls, never, failure)})).passed
+    assert len(calls) > 40
+    for n in range(12, len(calls) + 1, 7 if name == "forward" else 1):
+        wrapped = failing(function, [], partial(FAILS[fails], n), failure)
+        report = check_backward(*NETWORK._replace(**{name: wrapped}))
+        assert report.verdict == "failed", (n, report)
 
 
 def test_a_forward_that_draws_at_random_is_inconclusive() -> None:

@@ -17,8 +17,11 @@ from numpy_gpt.verify.gradcheck.operation import Function, Operation, OperationR
 from numpy_gpt.verify.gradcheck.probing import PATIENCE, measure_all
 from numpy_gpt.verify.gradcheck.properties import broken_properties, forward_repeatable, shared_gradients
 from numpy_gpt.verify.gradcheck.report import Finding, Property, Report, TensorReport
-from numpy_gpt.verify.gradcheck.subject import Subject, is_float_array
+from numpy_gpt.verify.gradcheck.subject import Subject, is_float_array, largest
 from numpy_gpt.verify.gradcheck.usage import usable_functions, usable_inputs, usable_names, usable_random
+
+MOST_FAULTS = 3
+"""Of calls that fail now and then so many are shown."""
 
 
 def check_backward(
@@ -87,9 +90,9 @@ def _checked(
         return Report(title, tensors, (Finding(Property.RUNS, str(error)),))
 
     findings = broken_properties(subject)
-    if not {finding.kind for finding in findings} & {Property.REPEATABLE, Property.INPUTS_UNTOUCHED}:
-        findings += layout_findings(subject)
     differences = Differences(subject, random)
+    if not {finding.kind for finding in findings} & {Property.REPEATABLE, Property.INPUTS_UNTOUCHED}:
+        findings += layout_findings(subject, largest(differences.noise.level))
     measurements = measure_all(differences, time.process_time() + PATIENCE)
     tensors = {subject.names[i]: judge(measurements[i]) for i in subject.tensors}
     if torch_forward is not None:
@@ -97,10 +100,21 @@ def _checked(
 
         tensors, disagreements = with_torch(differences, torch_forward, tensors)
         findings += disagreements
-    report = Report(title, tensors, tuple(findings), notes=tuple(shared_gradients(subject)))
+    notes = _tried_last(subject)
+    findings += [Finding(Property.RUNS, fault) for fault in [*dict.fromkeys(subject.faults)][:MOST_FAULTS]]
+    report = Report(title, tensors, tuple(findings), notes=tuple(notes))
     if report.verdict != "failed":
         return report
     return replace(report, diagnosis=diagnose(Evidence(subject, measurements, tensors, report.findings)))
+
+
+def _tried_last(subject: Subject) -> list[Finding]:
+    """Return notes on shared memory, from one more call at the point itself: the first ones went well."""
+    try:
+        return shared_gradients(subject)
+    except (OperationRaisedError, ValueError) as error:
+        subject.faults.append(f"{error}, though the same call went well before")
+        return []
 
 
 def _unmeasurable(subject: Subject, title: str) -> Report:

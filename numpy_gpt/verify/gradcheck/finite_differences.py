@@ -39,7 +39,6 @@ class Differences(Stepper):
         self.squares = subject.upstreams**2  # (K, M)
         self.is_finite = bool(np.isfinite(subject.values).all())
         finite = np.where(np.isfinite(subject.values), subject.values, 0.0)
-        self.all_noise = np.sqrt(self.squares @ self.noise.level**2)  # (K,)
         self.outputs_size = np.sqrt(self.squares @ finite**2)  # (K,)
 
     def rounding(self, i: int, direction: Direction) -> Array:
@@ -100,12 +99,10 @@ class Line:
 
     def noise(self, level: int) -> Array:
         """Return the noise (K,) of upstream · central difference: that of the outputs that move at all."""
-        differences = self.differences
+        noises = self.differences.noise.beside(*self.ends(level))
         if self.direction.is_element:
-            moved = np.logical_or.reduce([ahead != behind for ahead, behind in self._ends.values()])
-            noise: Array = np.sqrt(differences.squares @ (moved * differences.noise.level**2))
-        else:
-            noise = differences.all_noise
+            noises *= np.logical_or.reduce([ahead != behind for ahead, behind in self._ends.values()])
+        noise: Array = np.sqrt(self.differences.squares @ noises**2)
         return noise / 2.0**level
 
     def quick(self, level: int) -> Slope:

@@ -15,10 +15,15 @@ import numpy as np
 from numpy_gpt.arrays import Array
 from numpy_gpt.verify.gradcheck.operation import OperationRaisedError
 from numpy_gpt.verify.gradcheck.report import Finding, Property
-from numpy_gpt.verify.gradcheck.subject import EPS, ROUNDING, Subject, as_gradient, copies, disagreement
-
-NUDGES = 4
-"""How often inputs are nudged to see what rounding does; once may do nothing by luck."""
+from numpy_gpt.verify.gradcheck.subject import (
+    ROUNDING,
+    Subject,
+    as_gradient,
+    copies,
+    disagreement,
+    largest,
+    nudged,
+)
 
 
 def same_values(array: Array) -> Iterator[tuple[str, Array]]:
@@ -62,12 +67,18 @@ def _filler(array: Array) -> Any:
     return np.nan if array.dtype.kind == "f" else 0
 
 
-def layout_findings(subject: Subject) -> list[Finding]:
-    """Try every layout of every array, one at a time."""
-    return [*_upstream_layouts(subject), *_input_layouts(subject)]
+def layout_findings(subject: Subject, noise: float) -> list[Finding]:
+    """Try every layout of every array, one at a time.
+
+    Args:
+        subject: the operation at its point.
+        noise: the rounding noise of its outputs, which another order of a sum may change.
+    """
+    size = max(largest(subject.values), 16 * noise / ROUNDING)
+    return [*_upstream_layouts(subject, size), *_input_layouts(subject, size)]
 
 
-def _upstream_layouts(subject: Subject) -> Iterator[Finding]:
+def _upstream_layouts(subject: Subject, size: float) -> Iterator[Finding]:
     d_outputs = subject.run.shaped(subject.upstreams[0])
     for position, d_output in enumerate(d_outputs):
         place = (
@@ -76,18 +87,20 @@ def _upstream_layouts(subject: Subject) -> Iterator[Finding]:
         for layout, odd, plain in _variants(d_output):
             yield from _compare(
                 subject,
+                size,
                 f"{place} is {layout}",
                 odd=(copies(subject.inputs), _with(d_outputs, position, odd)),
                 plain=(copies(subject.inputs), _with(d_outputs, position, plain.copy())),
             )
 
 
-def _input_layouts(subject: Subject) -> Iterator[Finding]:
+def _input_layouts(subject: Subject, size: float) -> Iterator[Finding]:
     d_outputs = subject.run.shaped(subject.upstreams[0])
     for i, value in enumerate(subject.inputs):
         for layout, odd, plain in _variants(value):
             yield from _compare(
                 subject,
+                size,
                 f"the input {subject.names[i]} is {layout}",
                 odd=(_with(subject.inputs, i, odd), copies(d_outputs)),
                 plain=(_with(subject.inputs, i, plain.copy()), copies(d_outputs)),
@@ -110,13 +123,19 @@ Arguments = tuple[tuple[Any, ...], tuple[Any, ...]]
 """Inputs and upstream gradients."""
 
 
-def _compare(subject: Subject, situation: str, odd: Arguments, plain: Arguments) -> Iterator[Finding]:
-    """Compare the answer to arrays in an odd layout with that to the same values in C order."""
+def _compare(
+    subject: Subject, size: float, situation: str, odd: Arguments, plain: Arguments
+) -> Iterator[Finding]:
+    """Compare the answer to arrays in an odd layout with that to the same values in C order.
+
+    Outputs are held against `size`.
+    """
     kept = copies(plain[0]), copies(plain[1])
     try:
         values, gradients = _answer(subject, plain)
-    except (OperationRaisedError, ValueError):
-        return  # repeated values may be outside the operation's domain
+    except (OperationRaisedError, ValueError) as error:
+        subject.excuse(error)  # repeated values may be outside the operation's domain
+        return
     if not np.isfinite(values).all():
         return
     try:
@@ -124,7 +143,7 @@ def _compare(subject: Subject, situation: str, odd: Arguments, plain: Arguments)
     except (OperationRaisedError, ValueError) as error:
         yield Finding(Property.LAYOUT, f"{error}, when {situation}")
         return
-    gap = disagreement(odd_values, values, float(np.max(np.abs(subject.values), initial=0.0)))
+    gap = disagreement(odd_values, values, size)
     difference = subject.worst_difference(odd_gradients, gradients)
     if gap <= ROUNDING and not difference:
         return
@@ -146,19 +165,16 @@ def _answer(subject: Subject, arguments: Arguments) -> tuple[Array, tuple[Array 
 
 
 def _blur(subject: Subject, plain: Arguments, values: Array, gradients: tuple[Array | None, ...]) -> float:
-    """Return how much rounding may change this answer: ten times what nudging all inputs by one unit does.
+    """Return how much rounding may change this answer: ten times what nudging all inputs a little does.
 
     Repeated values can be a bad place, such as a variance of zero, where the order of a sum shows.
     """
-    random = np.random.default_rng(0)
     worst = 0.0
-    for _ in range(NUDGES):
-        inputs = list(copies(plain[0]))
-        for i in subject.tensors:
-            inputs[i] *= 1 + EPS * random.choice([-1.0, 1.0], size=inputs[i].shape)
+    for inputs in nudged(plain[0]):
         try:
-            nudged_values, nudged_gradients = _answer(subject, (tuple(inputs), copies(plain[1])))
-        except (OperationRaisedError, ValueError):
+            nudged_values, nudged_gradients = _answer(subject, (inputs, copies(plain[1])))
+        except (OperationRaisedError, ValueError) as error:
+            subject.excuse(error)
             return float("inf")
         difference = subject.worst_difference(nudged_gradients, gradients)
         worst = max(

@@ -46,8 +46,8 @@ class Probe:
     @property
     def is_zero(self) -> Array:
         """Per upstream gradient (K,), whether nothing but rounding was measured."""
-        at_kink = self.slope.low != self.slope.high
-        zero: Array = (np.abs(self.slope.value) <= self.blur + self.rounding) & ~at_kink
+        size = np.maximum(np.abs(self.slope.value), np.maximum(-self.slope.low, self.slope.high))
+        zero: Array = size <= self.blur + self.rounding
         return zero
 
     @property
@@ -160,7 +160,8 @@ class Measurement:
     def _reference(self, probe: Probe) -> Array:
         is_element = probe.direction.is_element
         scale = self.largest * np.abs(probe.direction.steps) if is_element else probe.scale
-        return np.where(self.is_zero, np.maximum(scale, NEGLIGIBLE * self.differences.outputs_size), scale)
+        of_zero = np.maximum(NEGLIGIBLE * self.differences.outputs_size, probe.rounding / RELATIVE_TOLERANCE)
+        return np.where(self.is_zero, np.maximum(scale, of_zero), scale)
 
 
 def typical_elements(gradients: Array) -> Array:

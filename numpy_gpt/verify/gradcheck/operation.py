@@ -19,12 +19,14 @@ class OperationRaisedError(Exception):
     Args:
         call: "forward" or "backward".
         cause: what it raised.
+        recurs: whether it raises again when called with the same arguments; if not, these are no reason.
     """
 
-    def __init__(self, call: str, cause: Exception) -> None:
+    def __init__(self, call: str, cause: Exception, recurs: bool) -> None:
         super().__init__(f"{call} raised {type(cause).__name__}: {cause}")
         self.call = call
         self.cause = cause
+        self.recurs = recurs
 
 
 class Run(NamedTuple):
@@ -92,13 +94,6 @@ class Operation:
                 )
         return Run(tuple(inputs), outputs, saved, single)
 
-    def values(self, inputs: Sequence[Any]) -> Array | None:
-        """Return the outputs as one vector (M,), None where forward raises: a step may leave its domain."""
-        try:
-            return self.run(inputs).values
-        except (OperationRaisedError, ValueError):
-            return None
-
     def gradients(self, run: Run, d_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Call backward for one run.
 
@@ -124,7 +119,15 @@ def _call(name: str, function: Function, *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception as cause:
-        raise OperationRaisedError(name, cause) from cause
+        raise OperationRaisedError(name, cause, _raises(function, *arguments)) from cause
+
+
+def _raises(function: Function, *arguments: Any) -> bool:
+    try:
+        function(*arguments)
+    except Exception:
+        return True
+    return False
 
 
 def _is_float(value: Any) -> bool:

@@ -225,7 +225,8 @@ def _run_elsewhere(subject: Subject) -> Run | None:
     )
     try:
         run = subject.operation.run(smaller)
-    except OperationRaisedError:
+    except (OperationRaisedError, ValueError) as error:
+        subject.excuse(error)
         return None
     return run if run.values.shape == subject.values.shape else None
 

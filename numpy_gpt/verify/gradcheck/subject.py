@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -21,6 +21,9 @@ ROUNDING = 1e-9
 FACTORS = (3.0, 0.7, 1.3)
 """Upstream gradients are scaled by these to see rounding: no powers of two, which do not round."""
 
+NUDGES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
+"""Inputs are nudged by so many units in the last place; a sum of few terms does not feel every nudge."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -35,6 +38,7 @@ class Subject:
         upstreams: random upstream gradients, (K, M): one for all outputs together, and one more per output.
         claims: backward's answers to them, each after a forward of its own, copied; per upstream gradient and
             input, float64 or None.
+        faults: what calls away from the point did that no domain excuses, in the order seen; see `excuse`.
     """
 
     operation: Operation
@@ -44,6 +48,7 @@ class Subject:
     values: Array
     upstreams: Array
     claims: tuple[tuple[Array | None, ...], ...]
+    faults: list[str] = field(default_factory=list)
 
     @classmethod
     def observe(
@@ -99,23 +104,71 @@ class Subject:
     def rounding(self) -> dict[int, float]:
         """Per input how far its gradient is off by rounding.
 
-        That is what scaling the upstream gradient, and the answer back again, changes; but no more than 1000
-        eps of the upstream gradient, lest a backward that answers at random excuse itself.
+        That is what nudging the inputs changes, and scaling the upstream gradient and the answer back again;
+        but no more than 1000 eps of the upstream gradient, lest a backward that answers at random excuse
+        itself. Nor is it less than what rounding in forward amounts to: where the outputs are nothing else,
+        gradients are not.
         """
         gaps = dict.fromkeys(self.tensors, 0.0)
-        for (upstream, claims), factor in product(
-            zip(self.upstreams[:2], self.claims, strict=False), FACTORS
-        ):
+        trials = product(zip(self.upstreams[:2], self.claims, strict=False), FACTORS)
+        for inputs, ((upstream, claims), factor) in zip(nudged(self.inputs), trials, strict=False):
             try:
-                scaled = self.answer(self.inputs, factor * upstream)[1]
-            except (OperationRaisedError, ValueError):
-                break  # that is for the check of linearity to report
+                scaled = self.answer(inputs, factor * upstream)[1]
+            except (OperationRaisedError, ValueError) as error:
+                self.excuse(error)
+                break
             for i in self.tensors:
                 claim, other = claims[i], scaled[i]
                 if claim is not None and other is not None and claim.shape == other.shape:
                     gaps[i] = max(gaps[i], largest(other / factor - claim))
         most = 1000 * EPS * largest(self.upstreams[0])
-        return {i: min(16 * gap, most) for i, gap in gaps.items()}
+        least = largest(self.upstreams * self.response)
+        return {
+            i: 16 * max(min(gap, most / 16), least / typical_size(self.inputs[i])) for i, gap in gaps.items()
+        }
+
+    @cached_property
+    def response(self) -> Array:
+        """Per output (M,), the most that it changes when all inputs are nudged; 0.0 where that is unknown."""
+        changes = [np.zeros_like(self.values)]
+        for inputs in nudged(self.inputs):
+            values = self.values_at(inputs)
+            if values is not None:
+                changes.append(np.abs(values - self.values))
+        most: Array = np.nan_to_num(np.max(changes, axis=0), nan=0.0, posinf=0.0)
+        return most
+
+    def values_at(self, inputs: Sequence[Any]) -> Array | None:
+        """Return the outputs (M,) for other inputs, which forward may write into.
+
+        None where forward refuses them, or gives outputs of another size: a step may leave its domain.
+        """
+        try:
+            values = self.operation.run(inputs).values
+        except (OperationRaisedError, ValueError) as error:
+            self.excuse(error)
+            return None
+        return values if values.shape == self.values.shape else None
+
+    def excuse(self, error: OperationRaisedError | ValueError) -> None:
+        """Take a call that failed at other inputs for one outside the operation's domain, if it may be that.
+
+        It is a fault if it was backward that raised, where forward had not; if the same call succeeds when
+        repeated; if calls at the point itself no longer do; or if what was returned cannot be checked.
+        """
+        if not isinstance(error, OperationRaisedError) or error.call == "backward":
+            self.faults.append(f"{error}, though the first calls went well")
+        elif not error.recurs:
+            self.faults.append(f"{error}, but not when called again with the same arguments")
+        else:
+            self.require_answer()
+
+    def require_answer(self) -> None:
+        """Note a fault if forward and backward no longer work at the point itself."""
+        try:
+            self.answer(self.inputs, self.upstreams[0])
+        except (OperationRaisedError, ValueError) as error:
+            self.faults.append(f"{error}, though the same call went well before")
 
     def answer(self, inputs: tuple[Any, ...], upstream: Array) -> tuple[Array, tuple[Array | None, ...]]:
         """Return the outputs (M,) and the gradients for other inputs, from calls of their own.
@@ -166,6 +219,18 @@ def _upstreams(run: Run, random: np.random.Generator) -> Array:
 def copies(inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Copy every array: an operation that writes into its inputs must not reach ours."""
     return tuple(value.copy() if isinstance(value, np.ndarray) else value for value in inputs)
+
+
+def nudged(inputs: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield copies of the inputs, every float of which is a few units in the last place larger or smaller."""
+    random = np.random.default_rng(0)
+    for units in NUDGES:
+        yield tuple(
+            value * (1 + units * EPS * random.choice([-1.0, 1.0], size=value.shape))
+            if is_float_array(value)
+            else value
+            for value in copies(inputs)
+        )
 
 
 def as_gradient(gradient: Any) -> Array | None:

@@ -103,7 +103,7 @@ class TensorOperation:
             )
         try:
             return self._answer(leaves, outputs, self._gradients(leaves, outputs, upstreams))
-        except RuntimeError as error:
+        except Exception as error:
             raise ValueError(f"reference cannot be differentiated: {error}") from error
 
     def answer(self, inputs: tuple[Any, ...], upstreams: tuple[Any, ...], backwards: int = 1) -> Answer:
@@ -121,11 +121,8 @@ class TensorOperation:
             raise FunctionRaisedError(
                 f"function returned {len(outputs)} outputs, the reference {len(upstreams)}"
             )
-        try:
-            for _ in range(backwards):
-                gradients = self._gradients(leaves, outputs, self._own(upstreams))
-        except Exception as cause:
-            raise FunctionRaisedError(f"backward raised {type(cause).__name__}: {cause}") from cause
+        for _ in range(backwards):
+            gradients = self._own_gradients(leaves, outputs, self._own(upstreams))
         return self._answer(leaves, outputs, gradients)
 
     def broken_properties(self, inputs: tuple[Any, ...], upstreams: tuple[Any, ...]) -> Iterator[Finding]:
@@ -138,7 +135,7 @@ class TensorOperation:
         for name, output, other in zip(self._output_names(outputs), outputs, wanted, strict=False):
             if output.dtype != other.dtype:
                 yield Finding(Property.DTYPE, f"{output.dtype}, the reference gives {other.dtype}", name)
-        self._gradients(leaves, outputs, given)
+        self._own_gradients(leaves, outputs, given)
         for name, value, kept in zip(self.names, handed, inputs, strict=True):
             if isinstance(value, self.torch.Tensor) and not self._same(value, kept):
                 yield Finding(Property.INPUTS_UNTOUCHED, "the function writes into this input", name)
@@ -170,6 +167,19 @@ class TensorOperation:
         if not all(map(self.is_floating, outputs)):
             raise ValueError(f"{name} must return floating tensors only")
         return outputs
+
+    def _own_gradients(
+        self, leaves: tuple[Any, ...], outputs: tuple[Any, ...], upstreams: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Return the function's gradients, not the reference's.
+
+        Raises:
+            FunctionRaisedError: when backward raises.
+        """
+        try:
+            return self._gradients(leaves, outputs, upstreams)
+        except Exception as cause:
+            raise FunctionRaisedError(f"backward raised {type(cause).__name__}: {cause}") from cause
 
     def _gradients(
         self, leaves: tuple[Any, ...], outputs: tuple[Any, ...], upstreams: tuple[Any, ...]
