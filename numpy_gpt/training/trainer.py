@@ -11,6 +11,7 @@ import numpy as np
 
 from numpy_gpt.config import TrainConfig
 from numpy_gpt.model import GPT
+from numpy_gpt.ops import Ops
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.text.batches import training_batch
 from numpy_gpt.training.accumulation import accumulate_gradients
@@ -71,10 +72,10 @@ class Trainer:
         self._gradients = Parameters.zeros(model.config, model.dtype)
 
     @classmethod
-    def start(cls, config: TrainConfig, data: TrainingData) -> Trainer:
-        """Return a trainer of a fresh model."""
+    def start(cls, config: TrainConfig, data: TrainingData, *, ops: Ops | None = None) -> Trainer:
+        """Return a trainer of a fresh model, which computes with `ops`, or else with the config's table."""
         model_config = config.model_config(data.tokenizer.n_vocab)
-        model = GPT(model_config, seed=config.seed, dtype=config.dtype, ops=config.ops)
+        model = GPT(model_config, seed=config.seed, dtype=config.dtype, ops=ops or config.ops)
         optimizer = AdamW(
             model.parameters,
             learning_rate=config.learning_rate,
@@ -84,8 +85,10 @@ class Trainer:
         return cls(config, data, model, optimizer)
 
     @classmethod
-    def resume(cls, config: TrainConfig, data: TrainingData, checkpoint: Checkpoint) -> Trainer:
-        """Return a trainer that goes on as if it had never stopped.
+    def resume(
+        cls, config: TrainConfig, data: TrainingData, checkpoint: Checkpoint, *, ops: Ops | None = None
+    ) -> Trainer:
+        """Return a trainer that goes on as if it had never stopped; `ops` as for `start`.
 
         Raises:
             ValueError: for a checkpoint without an optimizer, or of another text or tokenizer.
@@ -97,7 +100,7 @@ class Trainer:
             if now != then:
                 name = what.removesuffix("_fingerprint")
                 raise ValueError(f"the {name} has changed: its fingerprint is {now}, but was {then}")
-        model = GPT.from_parameters(checkpoint.model.parameters, ops=config.ops)
+        model = GPT.from_parameters(checkpoint.model.parameters, ops=ops or config.ops)
         return cls(config, data, model, checkpoint.optimizer, checkpoint.step)
 
     @property

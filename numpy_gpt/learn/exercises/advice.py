@@ -17,23 +17,23 @@ class Advice(NamedTuple):
 BY_KIND: dict[Kind, Advice] = {
     Kind.CONSTANT_FACTOR: Advice(
         "right but for one number, the same everywhere",
-        "which sizes make that number, and which line of forward multiplies or divides by it; a mean where a sum "
-        "belongs, the upstream gradient left out and a wrong sign look like this too",
+        "which sizes make that number, and which line of forward multiplies or divides by it; a mean where a "
+        "sum belongs, the upstream gradient left out and a wrong sign look like this too",
     ),
     Kind.TRANSPOSED: Advice(
         "the transpose of the right answer",
-        "write the shape under each factor of the product: which axis must be summed away, and which stay, in "
-        "which order",
+        "write the shape under each factor of the product: which axis must be summed away, and which stay, "
+        "in which order",
     ),
     Kind.PERMUTED_AXES: Advice(
         "the right numbers in the wrong places",
-        "a reshape only counts numbers off anew, a transpose moves them: which of forward's moves is not undone, "
-        "or undone by the other of the two",
+        "a reshape only counts numbers off anew, a transpose moves them: which of forward's moves is not "
+        "undone, or undone by the other of the two",
     ),
     Kind.MISSING_REDUCTION: Advice(
         "not summed over all that forward used this value for",
-        "a gradient has the shape of its value: along which axes does forward repeat the value, and does every "
-        "repetition count",
+        "a gradient has the shape of its value: along which axes does forward repeat the value, and does "
+        "every repetition count",
     ),
     Kind.REPEATED_INDICES: Advice(
         "counted once where an index occurs several times",
@@ -45,22 +45,23 @@ BY_KIND: dict[Kind, Advice] = {
     ),
     Kind.SOFTMAX_ROW_TERM: Advice(
         "softmax without what comes through its shared sum",
-        "every output of a row depends on every input of it: nudge one score of three and see what the others' "
-        "shares do; the gradients of a row should sum to zero",
+        "every output of a row depends on every input of it: nudge one score of three and see what the "
+        "others' shares do; the gradients of a row should sum to zero",
     ),
     Kind.LAYER_NORM_MEAN_TERM: Advice(
         "as if the mean were a constant",
-        "the mean is made of x as well: what happens to the other channels when one of them is nudged; the d_x of "
-        "a token should sum to zero",
+        "the mean is made of x as well: what happens to the other channels when one of them is nudged; the "
+        "d_x of a token should sum to zero",
     ),
     Kind.LAYER_NORM_PROJECTION_TERM: Advice(
         "as if the standard deviation were a constant",
-        "inverse_std is made of x as well: what happens to all channels when one that is far out moves further; "
-        "the sum of d_x times normalized should be zero for every token (but for eps)",
+        "inverse_std is made of x as well: what happens to all channels when one that is far out moves "
+        "further; the sum of d_x times normalized should be zero for every token (but for eps)",
     ),
     Kind.LAYER_NORM_WEIGHT: Advice(
         "as if the weight were all ones",
-        "which variable each of your lines is the gradient of: forward multiplies once more after normalizing",
+        "which variable each of your lines is the gradient of: forward multiplies once more after it has "
+        "normalized",
     ),
     Kind.GELU_FORM: Advice(
         "the slope of the other of the two forms",
@@ -89,8 +90,8 @@ BY_PROPERTY: dict[Property, Advice] = {
     Property.FINITE: Advice("not finite", "divisions, roots and logarithms: what can be zero"),
     Property.DTYPE: Advice(
         "float32 goes in and something else comes out",
-        "constants: a NumPy scalar such as np.sqrt(2) makes float64 of a float32 array, math.sqrt(2) does not; "
-        "so does an array made without a dtype",
+        "constants: a NumPy scalar such as np.sqrt(2) makes float64 of a float32 array, and so does an array "
+        "made without a dtype; math.sqrt(2) does not",
     ),
     Property.INPUTS_UNTOUCHED: Advice(
         "an input or the upstream gradient is changed",
@@ -111,8 +112,8 @@ BY_PROPERTY: dict[Property, Advice] = {
     ),
     Property.LINEAR: Advice(
         "twice the upstream gradient does not give twice the answer",
-        "every gradient is a sum of upstream gradients times numbers that forward fixed: is the upstream gradient "
-        "in every term, and once",
+        "every gradient is a sum of upstream gradients times numbers that forward fixed: is the upstream "
+        "gradient in every term, and once",
     ),
     Property.LAYOUT: Advice(
         "the answer depends on how the array lies in memory",

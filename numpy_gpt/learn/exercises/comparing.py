@@ -26,12 +26,10 @@ class Difference:
     Args:
         text: what is to be seen, in one line.
         kind: the mistake that makes the one from the other, where that is plain.
-        factor: for a constant factor, which.
     """
 
     text: str
     kind: Kind | None = None
-    factor: float | None = None
 
 
 def as_array(value: Any) -> Array | None:
@@ -70,20 +68,21 @@ def difference(value: Any, right: Any, *, floor: float = 0.0, may_be_flat: bool 
     seen = f"is {_number(got[worst])}{place}, where {_number(expected[worst])} is right"
     factor = _factor(got, expected, floor)
     if factor is not None:
-        return Difference(f"{seen}, and {_number(factor)} times the right value everywhere", Kind.CONSTANT_FACTOR, factor)
+        everywhere = f"{seen}, and {_number(factor)} times the right value everywhere"
+        return Difference(everywhere, Kind.CONSTANT_FACTOR)
     return Difference(seen, _kind_of_order(got, expected, floor))
 
 
 def right_part(value: Any, right: Any) -> str | None:
     """Say where a wrong value is right all the same, None where it is nowhere or everywhere wrong."""
     got, expected = as_array(value), np.asarray(right, np.float64)
-    if got is None or got.shape != expected.shape or got.ndim == 0 or len(got) == 1:
+    if got is None or got.shape != expected.shape:
         return None
     scale = float(np.max(np.abs(expected), initial=0.0))
     fits = np.abs(got - expected) <= TOLERANCE * scale
     for axis in range(got.ndim):
         others = tuple(i for i in range(got.ndim) if i != axis)
-        right_there = fits.all(axis=others)
+        right_there: Array = np.atleast_1d(fits.all(axis=others))
         if 0 < right_there.sum() < len(right_there):
             wrong = ", ".join(str(i) for i in np.flatnonzero(~right_there)[:6])
             return f"it is wrong at index {wrong} of axis {axis} only"
@@ -116,7 +115,11 @@ def _kind_of_shape(got: Array, expected: Array, floor: float) -> Kind | None:
 
 
 def _kind_of_order(got: Array, expected: Array, floor: float) -> Kind | None:
-    if expected.ndim == 2 and len(set(expected.shape)) == 1 and relative_error(got.T, expected, floor) <= TOLERANCE:
+    if (
+        expected.ndim == 2
+        and len(set(expected.shape)) == 1
+        and relative_error(got.T, expected, floor) <= TOLERANCE
+    ):
         return Kind.TRANSPOSED
     sorted_got, sorted_right = np.sort(got, axis=None), np.sort(expected, axis=None)
     if got.size > 1 and relative_error(sorted_got, sorted_right, floor) <= TOLERANCE:

@@ -42,17 +42,22 @@ COURSE: tuple[Exercise, ...] = tuple(
 """From a line through five points to a whole block; each needs only what came before."""
 
 
+class UnknownExerciseError(ValueError):
+    """A name that no exercise has."""
+
+
 def find(name: str) -> Exercise:
     """Return an exercise by its name, which may be written with hyphens, or by its number.
 
     Raises:
-        ValueError: for a name that is none, with all that there are.
+        UnknownExerciseError: for a name that is none, with all that there are.
     """
     wanted = name.strip().lower().replace("-", "_")
     for number, exercise in enumerate(COURSE):
         if wanted in (exercise.name, str(number)):
             return exercise
-    raise ValueError(f"there is no exercise {name!r:.60}; there are {', '.join(e.name for e in COURSE)}")
+    names = ", ".join(exercise.name for exercise in COURSE)
+    raise UnknownExerciseError(f"there is no exercise {name!r:.60}; there are {names}")
 
 
 def position(exercise: Exercise) -> str:

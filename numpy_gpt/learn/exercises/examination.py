@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -23,6 +23,7 @@ CANCELLED = 1e-3
 """A gradient below this share of the case's largest may be zero by symmetry, and its value rounding noise."""
 
 COLUMN = 9
+MOST_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,36 @@ class _Truth(NamedTuple):
 
     output: Any  # of forward
     d_output: Any  # a random upstream gradient
-    returned: tuple[Any, ...]
     variables: Mapping[str, Any]  # by name, the returned ones among them
     floor: float  # the size of what may be rounding
+
+
+class _Attempt(NamedTuple):
+    """What a learner's function made of one case."""
+
+    case: Case
+    returned: tuple[str | None, ...]  # the names of what it should return
+    truth: _Truth
+    seen: Observed
+
+    @property
+    def malformed(self) -> str | None:
+        """What is wrong with what was returned, as a whole."""
+        return None if self.seen.error else _malformed(self.seen.result, self.returned)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every returned value is right."""
+        if self.seen.error or self.malformed:
+            return False
+        pairs = zip(self.returned, self.seen.result, strict=True)
+        return not any(self.gap(name, value) for name, value in pairs if name)
+
+    def gap(self, name: str, value: Any) -> Difference | None:
+        """Return how a value differs from what the name stands for."""
+        may_be_flat = name not in self.returned
+        expected = self.truth.variables[name]
+        return difference(value, expected, floor=self.truth.floor, may_be_flat=may_be_flat)
 
 
 def examine(exercise: Exercise, source: bytes, path: str) -> Outcome:
@@ -104,36 +132,38 @@ class _Examination:
 
     def _problem_in(self, case: Case) -> Outcome | None:
         """Return what is wrong in one case."""
-        truth = self._truth(case)
-        seen = self._observe(case, truth)
-        if seen.error is not None:
-            return self._stopped(case, truth, seen)
-        names = self.exercise.returned(case)
-        malformed = _malformed(seen.result, names)
-        if malformed is None and not any(self._gaps(truth, zip(names, seen.result, strict=True))):
+        attempt = self._attempt(case)
+        if attempt.is_right:
             return None
-        return self._first_wrong(case, truth, seen) or Outcome("wrong", (malformed or "",), wrong="return")
+        wrong = self._first_wrong(attempt)
+        if wrong:
+            return wrong
+        if attempt.seen.error:
+            return self._stopped(attempt, attempt.seen.error)
+        return Outcome("wrong", (_line("wrong", attempt.malformed or ""),), wrong="return")
+
+    def _attempt(self, case: Case) -> _Attempt:
+        truth = self._truth(case)
+        return _Attempt(case, self.exercise.returned(case), truth, self._observe(case, truth))
 
     def _truth(self, case: Case) -> _Truth:
         exercise = self.exercise
-        output = d_output = None
+        output = d_output = saved = None
         if exercise.forward is None:
-            arguments: tuple[Any, ...] = deepcopy(case.inputs)
-            seen = observe(exercise.solution, *arguments, **case.options)
+            seen = observe(exercise.solution, *deepcopy(case.inputs), **case.options)
         else:
             output, saved = exercise.forward(*deepcopy(case.inputs), **case.options)
             random = np.random.default_rng(1).normal(size=np.shape(output))
             d_output = float(random) if isinstance(output, float) else random
-            arguments = (deepcopy(d_output), saved)
-            seen = observe(exercise.solution, *arguments)
+            seen = observe(exercise.solution, deepcopy(d_output), saved)
         assert seen.error is None, seen.error
         variables = {n: v for n, v in seen.variables.items() if self._is_compared(n) and v is not None}
         if exercise.steps:
             variables |= exercise.steps(deepcopy(d_output), saved)
-        returned = zip(exercise.returned(case), seen.result, strict=True)
-        variables |= {name: value for name, value in returned if name}
-        sizes = [np.max(np.abs(array), initial=0.0) for v in seen.result if (array := as_array(v)) is not None]
-        return _Truth(output, d_output, seen.result, variables, CANCELLED * float(max(sizes, default=0.0)))
+        variables |= {n: v for n, v in zip(exercise.returned(case), seen.result, strict=True) if n}
+        arrays = [array for value in seen.result if (array := as_array(value)) is not None]
+        largest = max((float(np.max(np.abs(array), initial=0.0)) for array in arrays), default=0.0)
+        return _Truth(output, d_output, variables, CANCELLED * largest)
 
     def _is_compared(self, name: str) -> bool:
         return name in self.exercise.names if self.exercise.forward is None else name.startswith("d_")
@@ -157,112 +187,123 @@ class _Examination:
         output, saved = first.result
         if difference(output, truth.output):
             raise LearnerError(
-                f"{forward.__name__} no longer gives what it gave{_where(case)}: it was right as it was handed "
-                "out, and only what it saves may change"
+                f"{forward.__name__} no longer gives what it gave{_where(case)}: it was right as it was "
+                "handed out, and only what it saves may change"
             )
         return observe(solution, deepcopy(truth.d_output), saved)
 
-    def _gaps(self, truth: _Truth, values: Iterable[tuple[str | None, Any]]) -> list[tuple[str, Difference]]:
-        """Return which of some named values are wrong, and how."""
-        gaps = []
-        for name, value in values:
-            if name is not None:
-                gap = difference(value, truth.variables[name], floor=truth.floor)
-                gaps += [(name, gap)] if gap else []
-        return gaps
-
-    def _first_wrong(self, case: Case, truth: _Truth, seen: Observed, ending: str = "") -> Outcome | None:
-        """Compare the variables in the order in which they were computed, then what was returned."""
+    def _own_variables(self, attempt: _Attempt) -> list[str]:
+        """Return the learner's variables that can be compared, in the order of their last values."""
         parameters = {argument.arg for argument in self.file.function.args.args}
-        returned = self.exercise.returned(case)
+        inputs = parameters if self.exercise.forward else set()
+        return [
+            name
+            for name in self.file.variables_in_order()
+            if attempt.seen.variables.get(name) is not None
+            and name in attempt.truth.variables
+            and name not in inputs
+        ]
+
+    def _first_wrong(self, attempt: _Attempt) -> Outcome | None:
+        """Compare the variables in the order in which they were computed, then what was returned."""
         right: list[str] = []
-        for name in self.file.gradients_in_order():
-            value = seen.variables.get(name)
-            hides_input = self.exercise.forward is not None and name in parameters
-            if value is None or name not in truth.variables or hides_input:
-                continue
-            expected = truth.variables[name]
-            gap = difference(value, expected, floor=truth.floor, may_be_flat=name not in returned)
+        for name in self._own_variables(attempt):
+            value = attempt.seen.variables[name]
+            gap = attempt.gap(name, value)
             if gap:
-                return self._wrong(case, name, value, gap, right, truth, ending)
+                return self._wrong(attempt, name, value, gap, right)
             right.append(name)
-        if seen.error is not None or _malformed(seen.result, returned):
+        if attempt.seen.error or attempt.malformed:
             return None
-        for name, value in zip(returned, seen.result, strict=True):
-            for _, gap in self._gaps(truth, [(name, value)]):
-                assert name is not None
-                return self._wrong(case, name, value, gap, right, truth, ending)
+        for returned, value in zip(attempt.returned, attempt.seen.result, strict=True):
+            gap = attempt.gap(returned, value) if returned else None
+            if returned and gap and returned in right:
+                text = f"{returned} is right, but not what is returned in its place: it {gap.text}"
+                return Outcome("wrong", (_line("wrong", text),), wrong="return", right=tuple(right))
+            if returned and gap:
+                return self._wrong(attempt, returned, value, gap, right)
         return None
 
-    def _stopped(self, case: Case, truth: _Truth, seen: Observed) -> Outcome:
-        """Return what to say when the function did not come to its end."""
-        error = seen.error
-        assert error is not None
-        missing = error.name if isinstance(error, NameError) else None
-        unfinished = missing in self.exercise.returned(case) and missing not in self.file.gradients_in_order()
-        ending = "" if unfinished else f"it stops at {describe(error, self.file.path)}"
-        problem = self._first_wrong(case, truth, seen, ending)
-        if problem:
-            return problem
-        order = self.file.gradients_in_order()
-        right = [name for name in order if name in truth.variables and seen.variables.get(name) is not None]
-        lines = [_line("right", ", ".join(right))] if right else []
-        if not unfinished:
-            return Outcome("broken", (*lines, _line("stops", describe(error, self.file.path))), right=tuple(right))
-        left = [name for name in self.exercise.returned(case) if name and name not in order]
+    def _stopped(self, attempt: _Attempt, error: BaseException) -> Outcome:
+        """Return what to say when the function raised and nothing before that is wrong."""
+        right = tuple(self._own_variables(attempt))
+        lines = _right_line(right)
+        if not self._is_unfinished(attempt, error):
+            lines.append(_line("stops", describe(error, self.file.path)))
+            return Outcome("broken", tuple(lines), right=right)
+        written = self.file.variables_in_order()
+        left = [name for name in attempt.returned if name and name not in written]
         lines.append(_line("to write", ", ".join(left)))
-        return Outcome("unfinished", tuple(lines), right=tuple(right))
+        return Outcome("unfinished", tuple(lines), right=right)
 
-    def _wrong(
-        self,
-        case: Case,
-        name: str,
-        value: Any,
-        gap: Difference,
-        right: list[str],
-        truth: _Truth,
-        ending: str,
-    ) -> Outcome:
+    def _is_unfinished(self, attempt: _Attempt, error: BaseException) -> bool:
+        """Whether all that is wrong is that a variable of the last line was not written yet."""
+        name = error.name if isinstance(error, NameError) else None
+        return name in attempt.returned and name not in self.file.variables_in_order()
+
+    def _wrong(self, attempt: _Attempt, name: str, value: Any, gap: Difference, right: list[str]) -> Outcome:
         """Return what to say about the first wrong variable."""
-        part = right_part(value, truth.variables[name])
-        kind = gap.kind or self._diagnosed(case, name) or (Kind.PARTIAL if part else None)
-        lines = [_line("right", ", ".join(right))] if right else []
-        lines.append(_line("wrong", f"{name} {gap.text}{_where(case)}"))
-        if part and kind in (None, Kind.PARTIAL):
+        twin = self._twin(attempt, name, value)
+        part = right_part(value, attempt.truth.variables[name])
+        kind = gap.kind or self._lost_part(attempt, name, value, twin) or self._diagnosed(attempt.case, name)
+        if kind in (None, Kind.PARTIAL):
+            kind = Kind.PARTIAL if part and not twin else None
+        lines = [*_right_line(right), _line("wrong", f"{name} {gap.text}{_where(attempt.case)}")]
+        if twin:
+            lines.append(_line("", f"it is the same as {twin}"))
+        if part and kind == Kind.PARTIAL:
             lines.append(_line("", part))
-        lines += _advice_lines(BY_KIND[kind] if kind else None)
-        lines += self._looks(case, name)
-        if ending:
-            lines.append(_line("then", ending))
-        return Outcome("wrong", tuple(lines), wrong=name, kind=str(kind) if kind else None, right=tuple(right))
+        if kind:
+            lines.append(_line("looks", BY_KIND[kind].looks))
+        look = self.exercise.look.get(name) or (BY_KIND[kind].next if kind else None)
+        if look:
+            lines.append(_line("look at", look))
+        lines += [*self._right_cases(attempt.case), *self._uses(name.removeprefix("d_"))]
+        error = attempt.seen.error
+        if error and not self._is_unfinished(attempt, error):
+            lines.append(_line("then", f"it stops at {describe(error, self.file.path)}"))
+        found = str(kind) if kind else None
+        return Outcome("wrong", tuple(lines), wrong=name, kind=found, right=tuple(right))
 
-    def _looks(self, case: Case, name: str) -> list[str]:
-        """Return the next things to look at that follow from the variable's name."""
-        exercise = self.exercise
-        lines = [_line("look at", exercise.look[name])] if name in exercise.look else []
-        for other in self.cases:
-            if other is not case and other.label in exercise.look:
-                with hushed():
-                    if self._problem_in_quietly(other) is None:
-                        lines.append(_line("", f"It is right {other.label}: {exercise.look[other.label]}."))
-                        break
-        value = name.removeprefix("d_")
+    def _twin(self, attempt: _Attempt, name: str, value: Any) -> str | None:
+        """Return the gradient of another variable that a wrong one equals."""
+        others = {**attempt.truth.variables, **self._upstream(attempt)}
+        return next((n for n, right in others.items() if n != name and _equal(value, right)), None)
+
+    def _lost_part(self, attempt: _Attempt, name: str, value: Any, twin: str | None) -> Kind | None:
+        """Return the kind of a sum of several parts of which one is lost, where that is to be seen."""
+        uses = self.file.uses(name.removeprefix("d_"))
+        got, right = as_array(value), as_array(attempt.truth.variables[name])
+        if len(uses) < 2 or got is None or right is None or got.shape != right.shape:
+            return None
+        others = [*attempt.truth.variables.values(), *self._upstream(attempt).values()]
+        is_lost = twin is not None or any(_equal(right - got, other) for other in others)
+        return Kind.MISSING_PATH if is_lost else None
+
+    def _upstream(self, attempt: _Attempt) -> dict[str, Any]:
+        """Return the upstream gradient under its name, where there is one."""
+        if self.exercise.forward is None:
+            return {}
+        return {self.file.function.args.args[0].arg: attempt.truth.d_output}
+
+    def _right_cases(self, wrong: Case) -> list[str]:
+        """Return what follows from another case being right."""
+        look = self.exercise.look
+        with hushed():
+            for case in self.cases:
+                if case is not wrong and case.label in look and self._attempt(case).is_right:
+                    return [_line("but", f"it is right {case.label}, so look at {look[case.label]}")]
+        return []
+
+    def _uses(self, value: str) -> list[str]:
+        """Return the lines in which forward computes with a value."""
         uses = self.file.uses(value)
-        if uses:
-            several = len(uses) > 1 and self.file.sets_once(value)
-            rule = f", {len(uses)} times: its gradient adds up as many parts" if several else ""
-            lines.append(_line("", f"forward computes with {value} here{rule}"))
-            lines += [_line("", f"  line {number}:  {text}") for number, text in uses]
-        return lines
-
-    def _problem_in_quietly(self, case: Case) -> object:
-        """Return anything but None when a case without a forward is wrong."""
-        truth = self._truth(case)
-        seen = self._observe(case, truth)
-        names = self.exercise.returned(case)
-        if seen.error is not None or _malformed(seen.result, names):
-            return seen
-        return self._gaps(truth, zip(names, seen.result, strict=True)) or None
+        if not uses:
+            return []
+        several = len(uses) > 1 and self.file.sets_once(value)
+        rule = f", {len(uses)} times: its gradient adds up as many parts" if several else ""
+        lines = [f"forward computes with {value} here{rule}"]
+        return [_line("", text) for text in (*lines, *(f"  line {number}:  {text}" for number, text in uses))]
 
     def _report(self, case: Case) -> Report | None:
         """Return what the gradient checker says of a case, None where there is no backward to check."""
@@ -311,9 +352,30 @@ class _Examination:
         return None
 
 
+def _equal(value: Any, other: Any) -> bool:
+    """Whether two values are the same array of numbers, and not only zeros."""
+    got, expected = as_array(value), as_array(other)
+    if got is None or expected is None or got.ndim == 0 or got.shape != expected.shape:
+        return False
+    return bool(np.any(expected)) and difference(got, expected) is None
+
+
+def _right_line(names: Sequence[str]) -> list[str]:
+    """Return a line with the variables that are right, in short where they are many."""
+    if not names:
+        return []
+    if len(names) > MOST_NAMES:
+        return [_line("right", f"{len(names)} variables, from {names[0]} to {names[-1]}")]
+    return [_line("right", ", ".join(names))]
+
+
 def _misbehaved(advice: Advice, kind: str, tensor: str | None) -> Outcome:
     place = f" ({tensor})" if tensor else ""
-    lines = (_line("right", "every number"), _line("but", advice.looks + place), _line("look at", advice.next))
+    lines = (
+        _line("right", "every number"),
+        _line("but", advice.looks + place),
+        _line("look at", advice.next),
+    )
     return Outcome("wrong", lines, wrong=tensor, kind=str(kind))
 
 
@@ -329,10 +391,6 @@ def _malformed(result: Any, names: tuple[str | None, ...]) -> str | None:
         if name is None and value is not None:
             return f"it returns a gradient for what has none: return {wanted}"
     return None
-
-
-def _advice_lines(advice: Advice | None) -> list[str]:
-    return [_line("looks", advice.looks), _line("look at", advice.next)] if advice else []
 
 
 def _where(case: Case) -> str:

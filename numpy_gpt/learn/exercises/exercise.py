@@ -57,7 +57,7 @@ class Exercise:
     statement: str
     solution: Function
     cases: Callable[[np.random.Generator], Sequence[Case]]
-    hints: tuple[str, str, str]
+    hints: tuple[str, ...]
     forward: Function | None = None
     given: tuple[Function, ...] = ()
     tools: tuple[str, ...] = ()
@@ -112,4 +112,9 @@ def returned_names(function: Function) -> tuple[str | None, ...]:
 
 def normal(random: np.random.Generator, *shape: int, fan_in: int = 1) -> Array:
     """N(0, 1/fan_in) of a shape: with these weights no term of a gradient is too small to be seen."""
-    return random.standard_normal(shape) / fan_in**0.5
+    return random.normal(0, fan_in**-0.5, shape)
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Return the paragraphs of a text, each as one line."""
+    return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))

@@ -23,8 +23,9 @@ def handout(exercise: Exercise, position: str) -> str:
         position: its place in the course, such as "Exercise 5 of 13".
     """
     source = _Source(exercise)
+    check = f"numpy-gpt exercise check {exercise.name}"
     parts = [
-        f'"""{position}. {exercise.statement.rstrip()}\n\nCheck\n    numpy-gpt exercise check {exercise.name}\n"""',
+        f'"""{position}. {exercise.statement.rstrip()}\n\nCheck\n    {check}\n"""',
         "\n".join(["from __future__ import annotations", "", *source.imports()]),
         "\n".join(source.constants()),
         *(f"\n{piece}" for piece in source.definitions()),
@@ -73,7 +74,7 @@ class _Source:
         """Return every name of the module that the handed-out functions need, and theirs in turn."""
         blank = ast.parse(self.blank())
         needed: set[str] = set(self.exercise.tools) | self.handed
-        waiting = [blank, *(self.defined[name] for name in self.handed)]
+        waiting: list[ast.AST] = [blank, *(self.defined[name] for name in self.handed)]
         while waiting:
             names = {node.id for node in ast.walk(waiting.pop()) if isinstance(node, ast.Name)} - needed
             needed |= names
@@ -84,7 +85,7 @@ class _Source:
     def imports(self) -> list[str]:
         """Return the import lines, those of the standard library first."""
         lines: dict[str, set[str]] = {}
-        whole = []
+        whole: list[str] = []
         for name in self.needed & self.imported.keys():
             node, alias = self.imported[name]
             if isinstance(node, ast.ImportFrom):
@@ -92,15 +93,16 @@ class _Source:
             else:
                 whole.append(f"import {alias.name}" + (f" as {alias.asname}" if alias.asname else ""))
         own = {
-            name
-            for name in self.needed - self.handed
-            if isinstance(self.defined.get(name), ast.FunctionDef)
+            name for name in self.needed - self.handed if isinstance(self.defined.get(name), ast.FunctionDef)
         }
         if own:
             lines.setdefault(self.exercise.module.__name__, set()).update(own)
-        found = whole + [f"from {module} import {', '.join(sorted(names))}" for module, names in lines.items()]
+        found = whole + [
+            f"from {module} import {', '.join(sorted(names))}" for module, names in lines.items()
+        ]
         groups = [
-            sorted((line for line in found if _group(line) == group), key=_rank) for group in ("standard", "numpy", "ours")
+            sorted((line for line in found if _group(line) == group), key=_rank)
+            for group in ("standard", "numpy", "ours")
         ]
         separated: list[str] = []
         for group in filter(None, groups):
@@ -124,11 +126,13 @@ class _Source:
                 yield _without_reasons(self._text_of(node))
 
     def blank(self) -> str:
-        """Return the solution's signature and docstring, what it takes out of `saved`, and what it returns."""
+        """Return the solution's first and last lines: all but what it computes."""
         exercise = self.exercise
         node = copy.deepcopy(self.defined[exercise.solution.__name__])
         assert isinstance(node, ast.FunctionDef)
-        kept = [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if a.arg != "out"]
+        kept = [
+            (a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if a.arg != "out"
+        ]
         node.args.kwonlyargs = [argument for argument, _ in kept]
         node.args.kw_defaults = [default for _, default in kept]
         document = inspect.cleandoc(ast.get_docstring(node) or "")
@@ -186,5 +190,5 @@ def _group(line: str) -> str:
 
 
 def _without_reasons(text: str) -> str:
-    """Return a class of saved values without the remarks on what each is for, which say half of the solution."""
+    """Return a class of saved values without the remarks on what each is for, half of the solution."""
     return re.sub(r"(# .*?\)):.*", r"\1", text)

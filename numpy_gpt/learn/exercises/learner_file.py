@@ -93,7 +93,7 @@ class LearnerFile:
             raise LearnerError(f"the file stops before its end: {describe(error, self.path)}") from None
         return vars(module)
 
-    def gradients_in_order(self) -> list[str]:
+    def variables_in_order(self) -> list[str]:
         """Return the function's variables in the order in which each gets its last value."""
         last: dict[str, tuple[int, int]] = {}
         for node in ast.walk(self.function):

@@ -1,8 +1,9 @@
-"""A model's table of operations from a folder of exercises: the learner's where solved, the book's elsewhere."""
+"""A model's operations from a folder of exercises: the learner's where solved, the book's elsewhere."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from numpy_gpt.ops.linear_cross_entropy import LinearCrossEntropySaved
 
 Out = tuple[Array | None, ...] | None
 
+FINGERPRINT = "ops_fingerprint"
 OP_EXERCISES = tuple(exercise for exercise in COURSE if exercise.op)
 
 
@@ -36,11 +38,24 @@ class LearnerOps:
     left_out: dict[str, str]
     fingerprint: str
 
+    @property
+    def metadata(self) -> dict[str, object]:
+        """What a checkpoint says of the files."""
+        return {FINGERPRINT: self.fingerprint}
+
+    def require_same(self, metadata: Mapping[str, Any]) -> None:
+        """Raise ValueError unless a checkpoint was trained with the same files."""
+        if metadata.get(FINGERPRINT) != self.fingerprint:
+            raise ValueError(
+                "the functions in the ops folder are not those of the run: a resumed run keeps them"
+            )
+
     def __str__(self) -> str:
         """What to tell before training, in a few lines."""
         theirs = [name for name in Ops._fields if getattr(self.table, name) is getattr(book, name)]
         mine = [name for name in Ops._fields if name not in theirs]
-        lines = [f"computed by you: {', '.join(mine) or 'nothing yet'}; by the book: {', '.join(theirs) or 'nothing'}"]
+        yours, books = ", ".join(mine) or "nothing yet", ", ".join(theirs) or "nothing"
+        lines = [f"computed by you: {yours}; by the book: {books}"]
         lines += [f"{name}: {reason}; the book's is used" for name, reason in self.left_out.items()]
         return "\n".join(lines)
 
@@ -53,7 +68,9 @@ def load_learner_ops(folder: Path) -> LearnerOps:
         ValueError: when no exercise lies in it.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"ops must be fast, book or a folder of exercises: there is no folder {folder}")
+        raise FileNotFoundError(
+            f"ops must be fast, book or a folder of exercises: there is no folder {folder}"
+        )
     replaced: dict[str, Op] = {}
     solved, left_out = [], {}
     fingerprint = hashlib.sha256()
@@ -76,7 +93,9 @@ def load_learner_ops(folder: Path) -> LearnerOps:
         solved.append(exercise.name)
         fingerprint.update(exercise.name.encode() + b"\0" + source + b"\0")
     if not solved and not left_out:
-        raise ValueError(f"{folder} holds no exercise that a model computes with: numpy-gpt exercise start linear")
+        raise ValueError(
+            f"{folder} holds no exercise that a model computes with: numpy-gpt exercise start linear"
+        )
     table = book._replace(**replaced)
     if replaced.keys() & {"linear", "cross_entropy"}:
         table = table._replace(linear_cross_entropy=_one_after_the_other(table.linear, table.cross_entropy))

@@ -24,7 +24,7 @@ class Observed(NamedTuple):
 
 
 def observe(function: Callable[..., Any], *arguments: Any, **options: Any) -> Observed:
-    """Call a function and note its variables, by the interpreter's own profiling hook: nothing is rewritten."""
+    """Call a function and note its variables, by the interpreter's profiling hook: nothing is rewritten."""
     code = getattr(function, "__code__", None)
     variables: dict[str, Any] = {}
 

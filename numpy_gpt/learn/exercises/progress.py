@@ -45,7 +45,9 @@ class Progress:
             }
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             progress = cls(folder)
-            progress.complaint = f"{path} cannot be read, and nothing counts as solved: check your files again"
+            progress.complaint = (
+                f"{path} cannot be read, and nothing counts as solved: check your files again"
+            )
         return progress
 
     def save(self) -> None:

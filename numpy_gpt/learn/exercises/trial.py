@@ -2,7 +2,7 @@
 
     python -m numpy_gpt.learn.exercises.trial NAME PATH RESULT TIMES SECONDS < source
 
-writes the outcome to RESULT as JSON; where the time is up first, the interpreter's own watchdog writes to TIMES
+writes the outcome to RESULT as JSON. If the time is up first, the interpreter's own watchdog writes to TIMES
 where the file was at that moment, and ends the process.
 """
 
@@ -49,7 +49,9 @@ def examine_apart(exercise: Exercise, source: bytes, path: str, *, seconds: floa
         except (OSError, ValueError):
             late = times.read_text(encoding="utf-8", errors="replace") if times.exists() else ""
     if late or code is None:
-        return Outcome("broken", (f"no end after {seconds:g} seconds{_place(late, path)}: a loop that never ends?",))
+        return Outcome(
+            "broken", (f"no end after {seconds:g} seconds{_place(late, path)}: a loop that never ends?",)
+        )
     return Outcome("broken", (f"{path} ended the whole program, with exit code {code}",))
 
 

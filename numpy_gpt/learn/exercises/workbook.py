@@ -1,12 +1,13 @@
-"""A folder of exercises: what is in it, and the four things to do with it. Everything returns text to print."""
+"""A folder of exercises: what is in it, and the four things to do with it. All of them return text."""
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 from numpy_gpt.learn.exercises.course import COURSE, find, position
-from numpy_gpt.learn.exercises.examination import Outcome
+from numpy_gpt.learn.exercises.examination import COLUMN, Outcome
 from numpy_gpt.learn.exercises.exercise import Exercise
 from numpy_gpt.learn.exercises.handout import handout
 from numpy_gpt.learn.exercises.learner_file import read_source
@@ -15,6 +16,7 @@ from numpy_gpt.learn.exercises.trial import examine_apart
 from numpy_gpt.text.printable import printable
 
 MOST_PRINTED_LINES = 10
+WIDTH = 100
 HEADLINES = {
     "solved": "solved",
     "wrong": "not right yet",
@@ -62,7 +64,9 @@ class Workbook:
         lines = []
         width = max(len(exercise.name) for exercise in COURSE)
         for number, exercise in enumerate(COURSE):
-            lines.append(f"{number:>3}  {exercise.name:<{width}}  {self._state(exercise):<7}  {exercise.title}")
+            lines.append(
+                f"{number:>3}  {exercise.name:<{width}}  {self._state(exercise):<7}  {exercise.title}"
+            )
         lines += ["", f"{len(self.progress.solved)} of {len(COURSE)} solved, in {self.folder}"]
         if self.progress.complaint:
             lines.append(self.progress.complaint)
@@ -117,7 +121,8 @@ class Workbook:
         path = self.path(exercise)
         outcome = examine_apart(exercise, read_source(path), str(path))
         solved = outcome.verdict == "solved"
-        lines = [f"{exercise.name}: {HEADLINES[outcome.verdict]}", *(f"  {line}" for line in outcome.lines)]
+        answer = (wrapped(f"  {line}", indent=COLUMN + 2) for line in outcome.lines)
+        lines = [f"{exercise.name}: {HEADLINES[outcome.verdict]}", *answer]
         if solved:
             if exercise.name not in self.progress.solved:
                 self.progress.solved.add(exercise.name)
@@ -142,7 +147,7 @@ class Workbook:
         exercise = self._named(name)
         given = min(self.progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
         lines = [
-            f"hint {number} of {len(exercise.hints)}: {hint}"
+            wrapped(f"hint {number} of {len(exercise.hints)}: {hint}", indent=2)
             for number, hint in enumerate(exercise.hints[:given], start=1)
         ]
         if self.folder.is_dir():
@@ -159,6 +164,13 @@ class Workbook:
         if exercise is None:
             raise ValueError("all exercises are solved; name the one you mean")
         return exercise
+
+
+def wrapped(line: str, *, indent: int) -> str:
+    """Return a line in as many as it needs, those after the first indented."""
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _printed(outcome: Outcome) -> list[str]:

@@ -1,19 +1,20 @@
 """AdamW: what to do with a gradient.
 
-A gradient says which way is down, not how far to go. Plain descent, given below, takes a step in proportion to the
-gradient: too long where slopes are steep, too short where they are flat. Adam gives every weight a step of its
-own. It keeps two running means, m of the gradient and v of its square, and divides the first by the root of
-the second: a weight whose gradient keeps its sign moves at full rate, however small the gradient is, and one
-whose gradient only jitters hardly moves.
+A gradient says which way is down, not how far to go. Plain descent, given below, takes a step in proportion
+to the gradient: too long where slopes are steep, too short where they are flat. Adam gives every weight a
+step of its own. It keeps two running means, m of the gradient and v of its square, and divides the first by
+the root of the second: a weight whose gradient keeps its sign moves at full rate, however small the gradient
+is, and one whose gradient only jitters hardly moves.
 
-Both means begin at zero, so at first they are too small, by a factor that is known: after `step` steps of which
-this is one, 1 - beta**step. Dividing by it is the correction that makes m_hat and v_hat.
+Both means begin at zero, so at first they are too small, by a factor that is known: after `step` steps of
+which this is one, 1 - beta**step. Dividing by it is the correction that makes m_hat and v_hat.
 
-The W is for weight decay: every weight shrinks a little in each step, in proportion to itself and to the learning
-rate. It does so apart from the gradient; put into the gradient it would be divided by the root of v too, and then
-decay least where gradients are large.
+The W is for weight decay: every weight shrinks a little in each step, in proportion to itself and to the
+learning rate. It does so apart from the gradient; put into the gradient it would be divided by the root of v
+too, and then decay least where gradients are large.
 
-Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2; what torch.optim.AdamW does.
+Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2; what
+torch.optim.AdamW does.
 
 Shapes
     theta (any shape): the weights.  gradient, m, v, m_hat, v_hat: like theta.  All else one number each.
@@ -22,8 +23,8 @@ Task
     1. m and v: the running means with this gradient counted in, the new one with weight 1 - beta.
     2. m_hat and v_hat: corrected.
     3. theta: decayed, then moved by learning_rate times m_hat over (the root of v_hat, plus eps).
-    Return new arrays; leave the ones you were given as they are. Then run the file: it races the two optimizers.
-    (No model trains with this function: its AdamW works on all weights as one flat vector. See `numpy_gpt.AdamW`.)
+    Return new arrays; leave the ones you were given as they are. Then run the file: it races the two.
+    (`numpy-gpt train --ops` takes operations only: a model's own AdamW has all weights in one flat vector.)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from __future__ import annotations
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 
 
 def descent_step(theta: Array, gradient: Array, *, learning_rate: float) -> Array:
@@ -88,6 +89,16 @@ def cases(random: np.random.Generator) -> list[Case]:
     ]
 
 
+HINTS = """
+A running mean with beta 0.9 keeps nine tenths of what it was and takes one tenth of what is new.
+
+step counts from 1, and the correction divides by one minus beta to that power: in the first step m_hat is the
+gradient itself. Try it with m = 0.
+
+Compute m, v, m_hat, v_hat in this order, each from the one before. Shrink theta by the share learning rate
+times decay, and then subtract. eps stands beside the root, not under it.
+"""
+
 EXERCISE = Exercise(
     name="adamw",
     statement=__doc__,
@@ -104,15 +115,9 @@ EXERCISE = Exercise(
         "m_hat": "the correction of m: which beta, to which power, and is m divided by it or multiplied",
         "v_hat": "the correction of v: which beta, to which power, and is v divided by it or multiplied",
         "theta": "the last lines: what is decayed, what is subtracted, and what the learning rate multiplies",
-        "without weight decay": "the decay: what shrinks, by which factor, and whether the gradient knows of it",
-        "where eps is 0": "eps: to what is it added, inside the root or outside, before the correction or after",
-        "a million steps later": "the correction, which then no longer matters: its power, or where it goes",
+        "without weight decay": "the decay: what shrinks, by which factor, and who knows of it",
+        "where eps is 0": "eps: what it is added to, inside the root or outside, and before what",
+        "a million steps later": "the correction, which then no longer matters",
     },
-    hints=(
-        "A running mean with beta 0.9 keeps nine tenths of what it was and takes one tenth of what is new.",
-        "step counts from 1, and the correction divides by one minus beta to that power: in the first step m_hat "
-        "is the gradient itself. Try it with m = 0.",
-        "Compute m, v, m_hat, v_hat in this order, each from the one before. Shrink theta by the share "
-        "learning rate times decay, and then subtract. eps stands beside the root, not under it.",
-    ),
+    hints=paragraphs(HINTS),
 )

@@ -1,21 +1,22 @@
 """Attention's core: who reads whom, decided by what they are.
 
-In the last exercise a table said how much position i reads of position j. Now each position asks a question, its
-query, and offers an answer to questions of a certain kind, its key; the score is how well the two match, a
-dot product. What is read are the values. This is one head; the shapes have room for all heads of all sequences
-at once, and none of them meet: the products run over the last two axes, and B and H are only carried along.
+In the last exercise a table said how much position i reads of position j. Now each position asks a question,
+its query, and offers an answer to questions of a certain kind, its key; the score is how well the two match,
+a dot product. What is read are the values. This is one head; the shapes have room for all heads of all
+sequences at once, and none of them meet: the products run over the last two axes, and B and H are only
+carried along.
 
 The scores are divided by the root of D before softmax. A dot product of D random numbers is about as large as
 the root of D, and without the division softmax would put all on one key and hear nothing of the others. A
 constant factor in forward is the same factor in backward; no test of the loss will ever tell you that you
 forgot it.
 
-queries, keys and values are each used once. But a key is read by every query after it, so its gradient is a sum
-over queries, and that is what the transposed table does.
+queries, keys and values are each used once. But a key is read by every query after it, so its gradient is a
+sum over queries, and that is what the transposed table does.
 
 Shapes
     queries (B, H, Tq, D)      keys, values (B, H, Tk, D)      context, d_context (B, H, Tq, D)
-    scores, scaled, weights (B, H, Tq, Tk). With Tq < Tk the queries stand at the end, as in decoding with a cache.
+    scores, scaled, weights (B, H, Tq, Tk). With Tq < Tk the queries stand at the end, as with a cache.
 
 Task
     1. d_weights (B, H, Tq, Tk) and d_values (B, H, Tk, D): context is a product of two arrays.
@@ -32,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops import causal_mask
 from numpy_gpt.ops.softmax import SoftmaxSaved, softmax_backward, softmax_forward
 
@@ -83,6 +84,17 @@ def cases(random: np.random.Generator) -> list[Case]:
     ]
 
 
+HINTS = """
+Two matrix products with a softmax between them. For a product of two arrays each factor's gradient is the
+upstream gradient times the other factor, one of the two turned; write the shapes to see which.
+
+To turn a matrix in an array with four axes, exchange its last two axes and leave B and H where they are.
+Backward meets the same steps as forward in reverse: product, softmax, division, product.
+
+Keys entered the scores turned already, so d_keys needs the gradient of the scores turned, and d_queries does
+not. The division by the root of D belongs between softmax and that product.
+"""
+
 EXERCISE = Exercise(
     name="attention_core",
     statement=__doc__,
@@ -90,12 +102,5 @@ EXERCISE = Exercise(
     forward=attention_core_forward,
     cases=cases,
     tools=("np", "math", "softmax_backward"),
-    hints=(
-        "Two matrix products with a softmax between them. For a product of two arrays each factor's gradient is "
-        "the upstream gradient times the other factor, one of the two turned; write the shapes to see which.",
-        "To turn a matrix in an array with four axes, exchange its last two axes and leave B and H where "
-        "they are. Backward meets the same steps as forward in reverse: product, softmax, division, product.",
-        "Keys entered the scores turned already, so d_keys needs the gradient of the scores turned, and d_queries "
-        "does not. The division by the root of D belongs between softmax and that product.",
-    ),
+    hints=paragraphs(HINTS),
 )

@@ -1,12 +1,13 @@
 """A cached decoding step: read each token once.
 
-To generate, a model predicts a token, appends it, and predicts again. Run whole every time, it would compute the
-keys and values of every earlier token again and again, and get the same numbers: what a token offers depends on
-the tokens up to it, and they do not change. So they are kept. With a cache, one more token costs one token.
+To generate, a model predicts a token, appends it, and predicts again. Run whole every time, it would compute
+the keys and values of every earlier token again and again, and get the same numbers: what a token offers
+depends on the tokens up to it, and they do not change. So they are kept. With a cache, one more token costs
+one token.
 
 Nothing is differentiated here. The task is to make a function that gets only the new tokens, and what the
-function before it kept, and answers exactly as `whole_text` does in its last rows. The ways to miss that
-are all quiet ones: logits of the right shape that belong to another position, another past, or another sequence.
+function before it kept, and answers exactly as `whole_text` does in its last rows. The ways to miss that are
+all quiet ones: logits of the right shape that belong to another position, another past, or another sequence.
 
 Shapes
     token_ids (B, T): here the new tokens of each sequence, one or several      logits (B, T, V)
@@ -27,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops.attention import attention_forward
 from numpy_gpt.ops.embedding import embedding_forward
 
@@ -54,7 +55,8 @@ def whole_text(token_ids: Array, weights: Weights, *, num_heads: int) -> Array:
     x, _ = embedding_forward(token_ids, weights.token_weight, weights.position_weight)  # (B, T, C)
     queries, keys, values = x @ weights.query.T, x @ weights.key.T, x @ weights.value.T  # (B, T, C) each
     context, _ = attention_forward(queries, keys, values, num_heads=num_heads)  # (B, T, C)
-    return np.matmul(context, weights.token_weight.T)  # (B, T, V)
+    logits: Array = context @ weights.token_weight.T  # (B, T, V)
+    return logits
 
 
 def cached_step(token_ids: Array, past: Past, weights: Weights, *, num_heads: int) -> tuple[Array, Past]:
@@ -87,6 +89,16 @@ def cases(random: np.random.Generator) -> list[Case]:
     return made
 
 
+HINTS = """
+Copy whole_text and ask of each line: is this about the new tokens, or about all tokens so far?
+
+Only keys and values are about all. Make those of the new tokens, and put them behind those that are kept,
+along the axis of time. How many are kept is the length of that axis.
+
+The positions: give embedding_forward the table from row P on. Attention needs no mask from you, and what you
+return as past are the same keys and values that you gave to attention.
+"""
+
 EXERCISE = Exercise(
     name="cached_step",
     statement=__doc__,
@@ -102,13 +114,7 @@ EXERCISE = Exercise(
         "values": "what is kept and what is new, in their order in time, each sequence with its own",
         "context": "what attention_forward is given: the queries of the new tokens, and the keys of all",
         "logits": "the last product: which matrix stands at both ends of this model",
-        "past": "what the next call will need: the keys and values of all tokens so far, not of the last part",
+        "past": "what the next call will need: keys and values of all tokens so far, not of the last part",
     },
-    hints=(
-        "Copy whole_text and ask of each line: is this about the new tokens, or about all tokens so far?",
-        "Only keys and values are about all. Make those of the new tokens, and put them behind those that are "
-        "kept, along the axis of time. How many are kept is the length of that axis.",
-        "The positions: give embedding_forward the table from row P on. Attention needs no mask from you, and "
-        "what you return as past are the same keys and values that you gave to attention.",
-    ),
+    hints=paragraphs(HINTS),
 )

@@ -1,7 +1,7 @@
 """The causal mask: nobody reads the future.
 
-A model that is asked for the next token must not see it. So before softmax, the score of every position that lies
-in a reader's future becomes minus infinity, and its share is exactly zero.
+A model that is asked for the next token must not see it. So before softmax, the score of every position that
+lies in a reader's future becomes minus infinity, and its share is exactly zero.
 
 Here the mask is looked at alone: how much position i reads of position j is a learned table, the same for
 every sequence, instead of a product of queries and keys (Tay et al. 2021, "Synthesizer", section 3.1, call it
@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops import causal_mask
 from numpy_gpt.ops.softmax import SoftmaxSaved, softmax_backward, softmax_forward
 
@@ -73,6 +73,17 @@ def cases(random: np.random.Generator) -> list[Case]:
     ]
 
 
+HINTS = """
+softmax_saved.y is the table of weights. y[b, i] is a sum over j of weights[i, j] times values[b, j]: ask
+where values[b, j] is used, and where weights[i, j] is.
+
+values[b, j] is used in y[b, i] for every reader i, so the sum is over the rows of the table. weights[i, j] is
+used in every sequence and every channel: two sums, and a product does one of them.
+
+softmax_backward returns a tuple of one. Its answer is zero already where a weight is zero; a score that was
+replaced by a constant has no gradient, and it is good to say so with the mask itself.
+"""
+
 EXERCISE = Exercise(
     name="causal_mask",
     statement=__doc__,
@@ -80,12 +91,5 @@ EXERCISE = Exercise(
     forward=masked_mix_forward,
     cases=cases,
     tools=("np", "softmax_backward"),
-    hints=(
-        "softmax_saved.y is the table of weights. y[b, i] is a sum over j of weights[i, j] times values[b, j]: "
-        "ask where values[b, j] is used, and where weights[i, j] is.",
-        "values[b, j] is used in y[b, i] for every reader i, so the sum is over the rows of the table. "
-        "weights[i, j] is used in every sequence and every channel: two sums, and a product does one of them.",
-        "softmax_backward returns a tuple of one. Its answer is zero already where a weight is zero; a score "
-        "that was replaced by a constant has no gradient, and it is good to say so with the mask itself.",
-    ),
+    hints=paragraphs(HINTS),
 )

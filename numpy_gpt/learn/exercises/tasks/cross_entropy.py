@@ -1,13 +1,13 @@
 """Cross-entropy: how surprised the model is.
 
-For every position the model gives a score to each token of the vocabulary. The loss is minus the logarithm of the
-probability that it gave to the token that really came, on average over the positions. A target of -100 means that
-nobody minds what the model says there: that position adds nothing to the loss, and is not counted.
+For every position the model gives a score to each token of the vocabulary. The loss is minus the logarithm of
+the probability that it gave to the token that really came, on average over the positions. A target of -100
+means that nobody minds what the model says there: that position adds nothing to the loss, and is not counted.
 
-Softmax and logarithm could be undone one after the other. But the logarithm divides by a probability that may be
-nearly zero, and softmax multiplies by it again. Differentiate both together, and the two cancel: what is left is
-the plainest gradient of the whole model, "what was predicted" against "what came". Every gradient in a GPT starts
-from this one.
+Softmax and logarithm could be undone one after the other. But the logarithm divides by a probability that may
+be nearly zero, and softmax multiplies by it again. Differentiate both together, and the two cancel: what is
+left is the plainest gradient of the whole model, "what was predicted" against "what came". Every gradient in
+a GPT starts from this one.
 
 Shapes
     logits (..., V)      targets (...)      loss and d_loss one number      probabilities (..., V)
@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops.cross_entropy import CrossEntropySaved, cross_entropy_backward, cross_entropy_forward
 from numpy_gpt.ops.ids import IGNORED_TARGET
 
@@ -52,6 +52,17 @@ def cases(random: np.random.Generator) -> list[Case]:
     ]
 
 
+HINTS = """
+Minus the logarithm of a quotient is a difference: the logarithm of the sum of exponentials, minus the score
+of the target. Differentiate these two.
+
+The slope of the logarithm of a sum of exponentials, with respect to one score, is something that forward has
+already computed and saved. The other part is a score itself, and only the target's.
+
+So each counted row is the prediction with 1 taken away in one place, a row that sums to zero. Then comes what
+the loss was divided by, and d_loss, and nothing at all for the rows that do not count.
+"""
+
 EXERCISE = Exercise(
     name="cross_entropy",
     statement=__doc__,
@@ -61,12 +72,5 @@ EXERCISE = Exercise(
     steps=cross_entropy_steps,
     tools=("np", "IGNORED_TARGET"),
     op="cross_entropy",
-    hints=(
-        "Minus the logarithm of a quotient is a difference: the logarithm of the sum of exponentials, minus the "
-        "score of the target. Differentiate these two.",
-        "The slope of the logarithm of a sum of exponentials, with respect to one score, is something that "
-        "forward has already computed and saved. The other part is a score itself, and only the target's.",
-        "So each counted row is the prediction with 1 taken away in one place, a row that sums to zero. Then "
-        "comes what the loss was divided by, and d_loss, and nothing at all for the rows that do not count.",
-    ),
+    hints=paragraphs(HINTS),
 )

@@ -1,12 +1,12 @@
 """Heads: split and join.
 
-The whole operation as the model calls it. Each token's vector of width C is cut into H heads of width D = C / H;
-every head attends on its own, as in the last exercise; and the results are joined to width C again.
+The whole operation as the model calls it. Each token's vector of width C is cut into H heads of width D = C /
+H; every head attends on its own, as in the last exercise; and the results are joined to width C again.
 
 split and join compute nothing. They only move numbers: (B, T, C) -> (B, T, H, D) by a reshape, which leaves
 every number where it lies in memory and counts it differently, and then (B, H, T, D) by a transpose, which
-moves it. The way back has to undo both, in reverse order. A reshape alone gives an array of the right shape in
-which numbers of different heads and tokens have changed places, and with one head it is even right.
+moves it. The way back has to undo both, in reverse order. A reshape alone gives an array of the right shape
+in which numbers of different heads and tokens have changed places, and with one head it is even right.
 
 What only moves numbers moves gradients back the same way. So the gradient of a split is a join, and that of a
 join is a split.
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops.attention import attention_backward, attention_forward
 
 
@@ -46,6 +46,17 @@ def cases(random: np.random.Generator) -> list[Case]:
     ]
 
 
+HINTS = """
+Forward does three splits, a core, and one join. Backward does one of something, the core's backward, and
+three of something.
+
+split_heads needs the number of heads, which is not saved by itself but is one of q's axes. The gradient that
+comes in has the shape of context.
+
+Take the gradient of context apart into heads; compute the gradients of the weights, v, the scores, q and k
+with heads apart; put the last three together. No reshape of your own is needed anywhere.
+"""
+
 EXERCISE = Exercise(
     name="heads",
     statement=__doc__,
@@ -54,12 +65,5 @@ EXERCISE = Exercise(
     cases=cases,
     tools=("np", "math", "split_heads", "join_heads", "softmax_backward"),
     op="attention",
-    hints=(
-        "Forward does three splits, a core, and one join. Backward does one of something, the core's backward, "
-        "and three of something.",
-        "split_heads needs the number of heads, which is not saved by itself but is one of q's axes. The "
-        "gradient that comes in has the shape of context.",
-        "Take the gradient of context apart into heads; compute the gradients of the weights, v, the scores, q "
-        "and k with heads apart; put the last three together. No reshape of your own is needed anywhere.",
-    ),
+    hints=paragraphs(HINTS),
 )

@@ -1,7 +1,7 @@
 """Layer norm: every token to mean 0 and variance 1.
 
-Before each branch of a block, every token's vector is centred, divided by its own standard deviation, and then
-scaled and shifted by a weight and a bias per channel that all tokens share.
+Before each branch of a block, every token's vector is centred, divided by its own standard deviation, and
+then scaled and shifted by a weight and a bias per channel that all tokens share.
 
 Two things make this the exercise that everybody gets wrong once. The weight and the bias are shared, so their
 gradients add up over every token of every sequence: whatever forward broadcasts, backward sums. And x is used
@@ -9,8 +9,8 @@ more than once. It is the number that is normalised, but mean and variance are m
 channel of a token, and the mean moves, and with it all channels; the variance moves, and all channels are
 scaled. Three roads lead from x to normalized, and d_x collects from all three.
 
-There are checks that need no formula. Add a constant to all channels of a token, or scale them: normalized stays
-as it is (but for eps). So the d_x of a token sum to zero, and so do d_x times normalized.
+There are checks that need no formula. Add a constant to all channels of a token, or scale them: normalized
+stays as it is (but for eps). So the d_x of a token sum to zero, and so do d_x times normalized.
 
 Shapes
     x, y, normalized, d_y, d_x (..., C)      weight, bias (C,)      inverse_std (..., 1)
@@ -18,8 +18,8 @@ Shapes
 Task
     1. d_bias (C,) and d_weight (C,).
     2. d_normalized (..., C).
-    3. d_x (..., C), by the three roads. Go line by line with d_inverse_std, d_variance, d_centered, d_mean (each
-       the whole gradient of forward's variable), or derive one formula: both are right.
+    3. d_x (..., C), by the three roads. Go line by line with d_inverse_std, d_variance, d_centered, d_mean
+       (each the whole gradient of forward's variable), or derive one formula: both are right.
     x is not saved. What you need of it can be made from normalized and inverse_std.
 """
 
@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops.layer_norm import LayerNormSaved, layer_norm_backward, layer_norm_forward
 
 
@@ -58,6 +58,19 @@ def cases(random: np.random.Generator) -> list[Case]:
     ]
 
 
+HINTS = """
+Write down which of forward's lines use x, centered, variance and so on, and how often. centered is used in
+two lines and x in two: each of them collects twice.
+
+Undo the lines in this order: normalized (which gives a part of d_centered, and d_inverse_std), inverse_std,
+variance (which gives the other part of d_centered), centered, mean. Where a variable is (..., 1) and was
+broadcast over the channels, its gradient is a sum over the channels.
+
+All of it can be gathered into one formula: d_normalized with two things taken away, the first the mean over
+the channels of something, the second along normalized itself; and all of that scaled. The two checks in the
+text say what has to be taken away so that the two sums are zero.
+"""
+
 EXERCISE = Exercise(
     name="layer_norm",
     statement=__doc__,
@@ -67,14 +80,5 @@ EXERCISE = Exercise(
     steps=layer_norm_steps,
     tools=("np",),
     op="layer_norm",
-    hints=(
-        "Write down which of forward's lines use x, centered, variance and so on, and how often. centered is used "
-        "in two lines and x in two: each of them collects twice.",
-        "Undo the lines in this order: normalized (which gives a part of d_centered, and d_inverse_std), "
-        "inverse_std, variance (which gives the other part of d_centered), centered, mean. Where a variable is "
-        "(..., 1) and was broadcast over the channels, its gradient is a sum over the channels.",
-        "All of it can be gathered into one formula: d_normalized with two things taken away, the first the "
-        "mean over the channels of something, the second along normalized itself; and all of that scaled. The two "
-        "checks in the text say what has to be taken away so that the two sums are zero.",
-    ),
+    hints=paragraphs(HINTS),
 )

@@ -1,8 +1,8 @@
 """A line through five points.
 
 Everything in this course is this exercise, made larger. A line has two numbers, its slope w and its height b,
-and a loss says how badly it misses five points. Nudge w, and the loss moves. How far it moves, per unit of the
-nudge, is the gradient of w, written d_w. Where d_w is positive, a smaller w is better. That is all that
+and a loss says how badly it misses five points. Nudge w, and the loss moves. How far it moves, per unit of
+the nudge, is the gradient of w, written d_w. Where d_w is positive, a smaller w is better. That is all that
 training ever uses.
 
 There are two ways to know d_w. Measure it: compute the loss with w a little larger and a little smaller, as
@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, paragraphs
 
 X = np.array([-1.0, 0.0, 1.0, 2.0, 4.0])
 TARGETS = np.array([-1.5, 0.5, 0.0, 2.5, 3.0])
@@ -81,6 +81,17 @@ def cases(random: np.random.Generator) -> list[Case]:
     return [Case((float(random.normal()), float(random.normal()))) for _ in range(2)]
 
 
+HINTS = """
+Take one error alone, call it e. What is the slope of its square at e? And how much of that reaches the loss,
+when the loss is the mean of five squares?
+
+A prediction moves its error one for one, so two of the three steps leave the numbers as they are. In `w * X +
+b`, what does a prediction move by when w moves by 1? It is another number for each point.
+
+d_w and d_b are sums over the five points. For d_b each point counts d_predictions as it is; for d_w each
+counts it as many times as its own x says.
+"""
+
 EXERCISE = Exercise(
     name="line",
     statement=__doc__,
@@ -88,12 +99,5 @@ EXERCISE = Exercise(
     forward=line_forward,
     cases=cases,
     main=nudge,
-    hints=(
-        "Take one error alone, call it e. What is the slope of its square at e? And how much of that reaches the "
-        "loss, when the loss is the mean of five squares?",
-        "A prediction moves its error one for one, so two of the three steps leave the numbers as they are. In "
-        "`w * X + b`, what does a prediction move by when w moves by 1? It is another number for each point.",
-        "d_w and d_b are sums over the five points. For d_b each point counts d_predictions as it is; for d_w "
-        "each counts it as many times as its own x says.",
-    ),
+    hints=paragraphs(HINTS),
 )

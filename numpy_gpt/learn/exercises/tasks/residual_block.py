@@ -1,11 +1,11 @@
 """The residual block: a whole layer of a GPT.
 
-All operations are there now, and this is how the model puts them together: twice "x plus what a branch makes of
-x". The first branch lets tokens look at one another, the second lets each token think on its own.
+All operations are there now, and this is how the model puts them together: twice "x plus what a branch makes
+of x". The first branch lets tokens look at one another, the second lets each token think on its own.
 
-The plus sign is what makes deep models learn. x is used twice, by the branch and past it, so its gradient has two
-parts, and they add. The part that goes past the branch is the upstream gradient itself, untouched, whatever the
-branch does to its own. Through a hundred blocks there is a road straight down.
+The plus sign is what makes deep models learn. x is used twice, by the branch and past it, so its gradient has
+two parts, and they add. The part that goes past the branch is the upstream gradient itself, untouched,
+whatever the branch does to its own. Through a hundred blocks there is a road straight down.
 
 Mind the order. The gradient that enters attention's branch is that of `middle`, which is whole only after
 feed-forward's branch has brought back its part.
@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops.attention import AttentionSaved, attention_backward, attention_forward
 from numpy_gpt.ops.gelu import GeluSaved, gelu_backward, gelu_forward
 from numpy_gpt.ops.layer_norm import LayerNormSaved, layer_norm_backward, layer_norm_forward
@@ -49,7 +49,7 @@ class ResidualBlockSaved(NamedTuple):
     down_proj: LinearSaved
 
 
-def residual_block_forward(
+def residual_block_forward(  # noqa: PLR0917  # it has as many arrays as a block has
     x: Array,
     attention_norm_weight: Array,
     attention_norm_bias: Array,
@@ -127,6 +127,17 @@ def cases(random: np.random.Generator) -> list[Case]:
     return [Case(tuple(arrays), {"num_heads": 2})]
 
 
+HINTS = """
+Read forward from its last line up, and call the backward of each operation with what that operation saved.
+Its first answer is what the operation before it needs; the others are gradients of weights.
+
+At each plus sign the gradient splits in two, one past the branch, one through it. They meet again where the
+branch began: middle for the second branch, x for the first.
+
+The norm's first answer is only what comes through the branch. Add it to what went past before you go on to
+the earlier branch. The thirds of qkv are in the order queries, keys, values.
+"""
+
 EXERCISE = Exercise(
     name="residual_block",
     statement=__doc__,
@@ -134,12 +145,5 @@ EXERCISE = Exercise(
     forward=residual_block_forward,
     cases=cases,
     tools=("np", "linear_backward", "gelu_backward", "layer_norm_backward", "attention_backward"),
-    hints=(
-        "Read forward from its last line up, and call the backward of each operation with what that operation "
-        "saved. Its first answer is what the operation before it needs; the others are gradients of weights.",
-        "At each plus sign the gradient splits in two, one past the branch, one through it. They meet again "
-        "where the branch began: middle for the second branch, x for the first.",
-        "The norm's first answer is only what comes through the branch. Add it to what went past before you go "
-        "on to the earlier branch. The thirds of qkv are in the order queries, keys, values.",
-    ),
+    hints=paragraphs(HINTS),
 )

@@ -3,8 +3,8 @@
 Softmax makes of any row of scores positive numbers that sum to 1. Attention uses it to say how much of each
 earlier token to read; the loss uses it to say how likely each next token is.
 
-It is the first operation in which every output depends on every input of its row. Raise one score, and its own
-share grows while all others shrink, because all are divided by the same sum. So a d_x has two parts: what
+It is the first operation in which every output depends on every input of its row. Raise one score, and its
+own share grows while all others shrink, because all are divided by the same sum. So a d_x has two parts: what
 comes through its own exponential, and what comes through the shared sum. The second is easily forgotten, and
 the loss still falls without it.
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops.softmax import softmax_backward, softmax_forward
 
 
@@ -34,6 +34,17 @@ def cases(random: np.random.Generator) -> list[Case]:
     ]
 
 
+HINTS = """
+Take one row, and one pair of an output i and an input j. How does output i move when input j is nudged? The
+case i = j differs from all others.
+
+If i is not j, input j reaches output i through the sum alone: a larger sum makes output i smaller, in
+proportion to both shares. If i is j, there is the exponential's own slope in addition.
+
+Sum over all outputs i, each weighted with its d_y. What comes through the shared sum is one number for the
+whole row: the average of d_y, with the shares as weights.
+"""
+
 EXERCISE = Exercise(
     name="softmax",
     statement=__doc__,
@@ -42,12 +53,5 @@ EXERCISE = Exercise(
     cases=cases,
     tools=("np",),
     op="softmax",
-    hints=(
-        "Take one row, and one pair of an output i and an input j. How does output i move when input j is "
-        "nudged? The case i = j differs from all others.",
-        "If i is not j, input j reaches output i through the sum alone: a larger sum makes output i smaller, in "
-        "proportion to both shares. If i is j, there is the exponential's own slope in addition.",
-        "Sum over all outputs i, each weighted with its d_y. What comes through the shared sum is one number "
-        "for the whole row: the average of d_y, with the shares as weights.",
-    ),
+    hints=paragraphs(HINTS),
 )

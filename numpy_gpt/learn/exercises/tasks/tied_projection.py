@@ -1,12 +1,12 @@
 """The tied projection: one matrix, used at both ends.
 
-A GPT's largest matrix is its vocabulary. GPT-2 uses it twice: at the beginning a token's row is what is looked up,
-at the end the same row is what the last vector is compared with (Press and Wolf 2017, "Using the Output
-Embedding to Improve Language Models").
+A GPT's largest matrix is its vocabulary. GPT-2 uses it twice: at the beginning a token's row is what is
+looked up, at the end the same row is what the last vector is compared with (Press and Wolf 2017, "Using the
+Output Embedding to Improve Language Models").
 
-It is a single array with two jobs, so its gradient is a sum of two: what it gets as a lookup, which concerns only the
-rows that occur, and what it gets as a projection, which concerns every row, because every token competes in
-the softmax. Whoever overwrites one with the other has a model that still learns, only worse.
+It is a single array with two jobs, so its gradient is a sum of two: what it gets as a lookup, which concerns
+only the rows that occur, and what it gets as a projection, which concerns every row, because every token
+competes in the softmax. Whoever overwrites one with the other has a model that still learns, only worse.
 
 Between the two ends stands a whole model; here it is a tanh, so that you can see both ends.
 
@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numpy_gpt.arrays import Array
-from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal
+from numpy_gpt.learn.exercises.exercise import Case, Exercise, normal, paragraphs
 from numpy_gpt.ops.cross_entropy import CrossEntropySaved, cross_entropy_backward, cross_entropy_forward
 
 
@@ -76,6 +76,16 @@ def cases(random: np.random.Generator) -> list[Case]:
     return [Case((normal(random, 7, 4), token_ids, targets))]
 
 
+HINTS = """
+You have written every step before: cross_entropy, linear without a bias, and the lookup of embedding. New is
+only what becomes of the two gradients of one array.
+
+Give the two parts names of their own, d_head and d_lookup, and compute both as if the matrices were two.
+Flatten (B, T) to rows for the first, and count repeated ids for the second.
+
+One array, two uses: their gradients have the same shape and meet by the rule of exercise 0.
+"""
+
 EXERCISE = Exercise(
     name="tied_projection",
     statement=__doc__,
@@ -83,11 +93,5 @@ EXERCISE = Exercise(
     forward=tied_projection_forward,
     cases=cases,
     tools=("np", "cross_entropy_backward"),
-    hints=(
-        "You have written every step before: cross_entropy, linear without a bias, and the lookup of embedding. "
-        "New is only what becomes of the two gradients of one array.",
-        "Give the two parts names of their own, d_head and d_lookup, and compute both as if the matrices were "
-        "two. Flatten (B, T) to rows for the first, and count repeated ids for the second.",
-        "One array, two uses: their gradients have the same shape and meet by the rule of exercise 0.",
-    ),
+    hints=paragraphs(HINTS),
 )
