@@ -53,7 +53,7 @@ def difference(value: Any, right: Any, *, floor: float = 0.0, may_be_flat: bool 
     expected = np.asarray(right, np.float64)
     got = as_array(value)
     if got is None:
-        return Difference(f"is no array of numbers but {_described(value)}")
+        return Difference(f"is no array of real numbers but {_described(value)}")
     if may_be_flat and got.size == expected.size:
         got = got.reshape(expected.shape)
     if got.shape != expected.shape:
@@ -136,4 +136,6 @@ def _number(value: Any) -> str:
 
 
 def _described(value: Any) -> str:
-    return "None" if value is None else f"{type(value).__name__}"
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -183,11 +183,11 @@ class _Examination:
         if first.error is not None:
             raise LearnerError(f"forward stops: {describe(first.error, self.file.path)}")
         if not (isinstance(first.result, tuple) and len(first.result) == 2):
-            raise LearnerError(f"{forward.__name__} no longer returns (output, saved)")
+            raise LearnerError(f"{exercise.forward.__name__} no longer returns (output, saved)")
         output, saved = first.result
         if difference(output, truth.output):
             raise LearnerError(
-                f"{forward.__name__} no longer gives what it gave{_where(case)}: it was right as it was "
+                f"{exercise.forward.__name__} no longer gives what it gave{_where(case)}: it was right as it was "
                 "handed out, and only what it saves may change"
             )
         return observe(solution, deepcopy(truth.d_output), saved)
@@ -243,11 +243,16 @@ class _Examination:
 
     def _wrong(self, attempt: _Attempt, name: str, value: Any, gap: Difference, right: list[str]) -> Outcome:
         """Return what to say about the first wrong variable."""
+        if not _is_finite(value):
+            told = [*_right_line(right), _line("wrong", f"{name} {gap.text}{_where(attempt.case)}")]
+            return Outcome("wrong", tuple(told), wrong=name, right=tuple(right))
         twin = self._twin(attempt, name, value)
         part = right_part(value, attempt.truth.variables[name])
-        kind = gap.kind or self._lost_part(attempt, name, value, twin) or self._diagnosed(attempt.case, name)
+        kind = gap.kind or self._lost_part(attempt, name, value) or self._diagnosed(attempt.case, name)
         if kind in (None, Kind.PARTIAL):
-            kind = Kind.PARTIAL if part and not twin else None
+            several = len(self.file.uses(name.removeprefix("d_"))) > 1
+            seen = Kind.MISSING_PATH if several else None
+            kind = seen if twin else (Kind.PARTIAL if part else None)
         lines = [*_right_line(right), _line("wrong", f"{name} {gap.text}{_where(attempt.case)}")]
         if twin:
             lines.append(_line("", f"it is the same as {twin}"))
@@ -270,15 +275,19 @@ class _Examination:
         others = {**attempt.truth.variables, **self._upstream(attempt)}
         return next((n for n, right in others.items() if n != name and _equal(value, right)), None)
 
-    def _lost_part(self, attempt: _Attempt, name: str, value: Any, twin: str | None) -> Kind | None:
-        """Return the kind of a sum of several parts of which one is lost, where that is to be seen."""
-        uses = self.file.uses(name.removeprefix("d_"))
+    def _lost_part(self, attempt: _Attempt, name: str, value: Any) -> Kind | None:
+        """Return the kind of a sum of several parts of which another variable's gradient is lost, or all but."""
         got, right = as_array(value), as_array(attempt.truth.variables[name])
-        if len(uses) < 2 or got is None or right is None or got.shape != right.shape:
+        if len(self.file.uses(name.removeprefix("d_"))) < 2 or got is None or right is None:
             return None
-        others = [*attempt.truth.variables.values(), *self._upstream(attempt).values()]
-        is_lost = twin is not None or any(_equal(right - got, other) for other in others)
-        return Kind.MISSING_PATH if is_lost else None
+        if got.shape != right.shape:
+            return None
+        upstream = self._upstream(attempt)
+        lost = any(
+            _equal(right - got, each) for each in (*attempt.truth.variables.values(), *upstream.values())
+        )
+        passed_on = any(_equal(got, each) for each in upstream.values())
+        return Kind.MISSING_PATH if lost or passed_on else None
 
     def _upstream(self, attempt: _Attempt) -> dict[str, Any]:
         """Return the upstream gradient under its name, where there is one."""
@@ -350,6 +359,11 @@ class _Examination:
                 kind = Property.INPUTS_UNTOUCHED
                 return _misbehaved(BY_PROPERTY[kind], kind, None)
         return None
+
+
+def _is_finite(value: Any) -> bool:
+    array = as_array(value)
+    return array is not None and bool(np.isfinite(array).all())
 
 
 def _equal(value: Any, other: Any) -> bool:

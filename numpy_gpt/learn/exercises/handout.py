@@ -128,22 +128,24 @@ class _Source:
     def blank(self) -> str:
         """Return the solution's first and last lines: all but what it computes."""
         exercise = self.exercise
-        node = copy.deepcopy(self.defined[exercise.solution.__name__])
+        node = self.defined[exercise.solution.__name__]
         assert isinstance(node, ast.FunctionDef)
-        kept = [
-            (a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if a.arg != "out"
-        ]
-        node.args.kwonlyargs = [argument for argument, _ in kept]
-        node.args.kw_defaults = [default for _, default in kept]
         document = inspect.cleandoc(ast.get_docstring(node) or "")
         parameters = {argument.arg for argument in node.args.args}
         unpacking = [self._text_of(each) for each in node.body if _unpacks(each, parameters)]
-        node.body = [ast.Pass()]
-        signature = ast.unparse(node).removesuffix("\n    pass")
         names = [name or "None" for name in exercise.returned(exercise.all_cases()[0])]
         invitation = INVITATION if exercise.forward else INVITATION_WITHOUT_FORWARD
         lines = [*_quoted(document), *unpacking, "", invitation, "", *_returning(names)]
-        return "\n".join([signature, *(f"    {line}".rstrip() for line in lines)])
+        return "\n".join([self._signature(node), *(f"    {line}".rstrip() for line in lines)])
+
+    def _signature(self, node: ast.FunctionDef) -> str:
+        """Return a function's first line or lines, without the `out=` that only a model hands in."""
+        if "out" not in {argument.arg for argument in node.args.kwonlyargs}:
+            return "\n".join(self.text.splitlines()[node.lineno - 1 : node.body[0].lineno - 1])
+        bare = copy.deepcopy(node)
+        bare.args.kwonlyargs, bare.args.kw_defaults = [], []
+        bare.body = [ast.Pass()]
+        return ast.unparse(bare).removesuffix("\n    pass")
 
     def _text_of(self, node: ast.stmt) -> str:
         segment = ast.get_source_segment(self.text, node)
