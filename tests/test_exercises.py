@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import numpy_gpt
 from numpy_gpt.learn.exercises.advice import BY_KIND, BY_PROPERTY
 from numpy_gpt.learn.exercises.comparing import TOLERANCE, difference
 from numpy_gpt.learn.exercises.course import COURSE, UnknownExerciseError, find, position
@@ -96,9 +98,11 @@ def test_operations_of_the_book_are_handed_out_under_their_own_names() -> None:
 def test_the_reference_solves_it_and_the_file_as_handed_out_does_not(exercise: Exercise) -> None:
     untouched = ask(exercise, handed_out(exercise))
     assert untouched.verdict == "unwritten"
-    line = int(
-        re.fullmatch(r"nothing written yet: start here: exercises/\w+\.py, line (\d+)", untouched.lines[0])[1]
+    found = re.fullmatch(
+        r"nothing written yet: start here: exercises/\w+\.py, line (\d+)", untouched.lines[0]
     )
+    assert found
+    line = int(found[1])
     assert "# Your lines go here" in "\n".join(handed_out(exercise).splitlines()[line - 2 : line])
     assert ask(exercise, solved(exercise)) == Outcome("solved")
 
@@ -137,7 +141,10 @@ def test_there_are_three_hints_and_none_is_the_solution(exercise: Exercise) -> N
 def test_the_file_of_exercise_0_nudges_and_compares(tmp_path: Path) -> None:
     path = tmp_path / "line.py"
     path.write_text(solved(find("line")), encoding="utf-8")
-    printed = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+    environment = os.environ | {"PYTHONPATH": str(Path(numpy_gpt.__file__).parents[1])}
+    printed = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=True, env=environment
+    ).stdout
     measured, derived, step = printed.splitlines()
     numbers = re.compile(r"-?\d+\.\d{6}")
     assert numbers.findall(measured) == numbers.findall(derived)
@@ -201,28 +208,31 @@ def test_bugs_of_the_catalogue_are_planted_in_every_operation() -> None:
 
 
 MISTAKES = [
-    # exercise, right line, wrong line, the first wrong variable, kind
-    ("line", "d_w = np.sum(d_predictions * X)", "d_w = d_predictions * X", "d_w", Kind.MISSING_REDUCTION),
+    # exercise, right, wrong, the first wrong variable, kind
+    ("line", "np.sum(d_predictions * X)", "d_predictions * X", "d_w", Kind.MISSING_REDUCTION),
     ("line", "d_loss * 2 * errors", "d_loss * errors", "d_errors", Kind.CONSTANT_FACTOR),
     ("line", "return float(d_w), float(d_b)", "return float(d_b), float(d_w)", "return", None),
-    ("causal_mask", "np.sum(d_y @ values.swapaxes(-2, -1), axis=0)", "d_y @ values.swapaxes(-2, -1)", "d_weights",
-     Kind.MISSING_REDUCTION),
+    ("causal_mask", "np.sum(d_y @ values.swapaxes(-2, -1), axis=0)", "d_y @ values.swapaxes(-2, -1)",
+     "d_weights", Kind.MISSING_REDUCTION),
     ("causal_mask", "(d_masked,) = softmax_backward(d_weights, softmax_saved)",
      "d_masked = softmax_saved.y * d_weights", "d_masked", Kind.SOFTMAX_ROW_TERM),
-    ("attention_core", "d_scaled / math.sqrt(queries.shape[-1])", "d_scaled", "d_scores", Kind.CONSTANT_FACTOR),
-    ("attention_core", "d_scores.swapaxes(-2, -1) @ queries", "d_scores @ queries", "d_keys", Kind.TRANSPOSED),
+    ("attention_core", "d_scaled / math.sqrt(queries.shape[-1])", "d_scaled",
+     "d_scores", Kind.CONSTANT_FACTOR),
+    ("attention_core", "d_scores.swapaxes(-2, -1) @ queries", "d_scores @ queries",
+     "d_keys", Kind.TRANSPOSED),
     ("heads", "d_scaled / math.sqrt(D)", "d_scaled * math.sqrt(D)", "d_scores", Kind.CONSTANT_FACTOR),
-    ("layer_norm", "d_normalized = d_y * weight", "d_normalized = d_y", "d_normalized",
-     Kind.LAYER_NORM_WEIGHT),
-    ("residual_block", "d_x = d_middle + through_attention", "d_x = through_attention", "d_x", Kind.MISSING_PATH),
-    ("residual_block", "d_middle = d_out + through_feed_forward", "d_middle = d_out", "d_middle",
-     Kind.MISSING_PATH),
-    ("residual_block", "(d_queries, d_keys, d_values)", "(d_keys, d_queries, d_values)", "d_qkv",
-     Kind.PERMUTED_AXES),
+    ("layer_norm", "d_normalized = d_y * weight", "d_normalized = d_y",
+     "d_normalized", Kind.LAYER_NORM_WEIGHT),
+    ("residual_block", "d_x = d_middle + through_attention", "d_x = through_attention",
+     "d_x", Kind.MISSING_PATH),
+    ("residual_block", "d_middle = d_out + through_feed_forward", "d_middle = d_out",
+     "d_middle", Kind.MISSING_PATH),
+    ("residual_block", "(d_queries, d_keys, d_values)", "(d_keys, d_queries, d_values)",
+     "d_qkv", Kind.PERMUTED_AXES),
     ("tied_projection", "d_head + d_lookup", "d_lookup", "d_token_weight", Kind.MISSING_PATH),
     ("tied_projection", "d_head + d_lookup", "d_head", "d_token_weight", Kind.MISSING_PATH),
-    ("tied_projection", "np.add.at(d_lookup, token_ids, d_x)", "d_lookup[token_ids] += d_x", "d_lookup",
-     Kind.REPEATED_INDICES),
+    ("tied_projection", "np.add.at(d_lookup, token_ids, d_x)", "d_lookup[token_ids] += d_x",
+     "d_lookup", Kind.REPEATED_INDICES),
     ("adamw", "np.sqrt(v_hat) + eps", "np.sqrt(v_hat + eps)", "theta", None),
     ("adamw", "v_hat = v / (1 - beta2**step)", "v_hat = v", "v_hat", Kind.CONSTANT_FACTOR),
     ("adamw", "1 - beta1**step", "1 - beta1 ** (step + 1)", "m_hat", Kind.CONSTANT_FACTOR),
@@ -232,7 +242,8 @@ MISTAKES = [
     ("adamw", "theta = theta * (1", "theta *= (1", None, Property.INPUTS_UNTOUCHED),
     ("cached_step", "position_weight[P:]", "position_weight", "x", None),
     ("cached_step", "Past(keys, values)", "Past(x @ weights.key.T, x @ weights.value.T)", "past", None),
-    ("cached_step", "np.concatenate((past_keys, x @ weights.key.T), axis=1)", "x @ weights.key.T", "keys", None),
+    ("cached_step", "np.concatenate((past_keys, x @ weights.key.T), axis=1)", "x @ weights.key.T",
+     "keys", None),
 ]  # fmt: skip
 
 

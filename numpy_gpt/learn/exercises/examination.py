@@ -187,8 +187,8 @@ class _Examination:
         output, saved = first.result
         if difference(output, truth.output):
             raise LearnerError(
-                f"{exercise.forward.__name__} no longer gives what it gave{_where(case)}: it was right as it was "
-                "handed out, and only what it saves may change"
+                f"{exercise.forward.__name__} no longer gives what it gave{_where(case)}: it was right as it "
+                "was handed out, and only what it saves may change"
             )
         return observe(solution, deepcopy(truth.d_output), saved)
 
@@ -276,17 +276,15 @@ class _Examination:
         return next((n for n, right in others.items() if n != name and _equal(value, right)), None)
 
     def _lost_part(self, attempt: _Attempt, name: str, value: Any) -> Kind | None:
-        """Return the kind of a sum of several parts of which another variable's gradient is lost, or all but."""
+        """Return MISSING_PATH where one part of a sum is seen to be lost, or to be all that there is."""
         got, right = as_array(value), as_array(attempt.truth.variables[name])
         if len(self.file.uses(name.removeprefix("d_"))) < 2 or got is None or right is None:
             return None
         if got.shape != right.shape:
             return None
-        upstream = self._upstream(attempt)
-        lost = any(
-            _equal(right - got, each) for each in (*attempt.truth.variables.values(), *upstream.values())
-        )
-        passed_on = any(_equal(got, each) for each in upstream.values())
+        upstream = list(self._upstream(attempt).values())
+        lost = any(_equal(right - got, each) for each in (*attempt.truth.variables.values(), *upstream))
+        passed_on = any(_equal(got, each) for each in upstream)
         return Kind.MISSING_PATH if lost or passed_on else None
 
     def _upstream(self, attempt: _Attempt) -> dict[str, Any]:
