@@ -227,7 +227,7 @@ def line_of(source: bytes, text: str) -> int:
         ("return ({},)", "d_x is no array of real numbers but a dict"),
         ("d_x = [[1], [1, 2]]", "d_x is no array of real numbers but a list"),
         ("d_x = d_y * np.nan", "d_x is not finite at (0, 0)"),
-        ("d_x = d_y[0]", "d_x has shape (5,), and should have (3, 5)"),
+        ("d_x = d_y[0]", "d_x has shape (5,), and its value has (3, 5)"),
         ("return softmax_backward(d_y, saved)", "RecursionError"),
     ],
 )

@@ -58,7 +58,7 @@ def difference(value: Any, right: Any, *, floor: float = 0.0, may_be_flat: bool 
         got = got.reshape(expected.shape)
     if got.shape != expected.shape:
         kind = _kind_of_shape(got, expected, floor)
-        return Difference(f"has shape {got.shape}, and should have {expected.shape}", kind)
+        return Difference(f"has shape {got.shape}, and its value has {expected.shape}", kind)
     if relative_error(got, expected, floor) <= TOLERANCE:
         return None
     if not np.isfinite(got).all():

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from numpy_gpt.arrays import Array
 from numpy_gpt.learn.exercises.advice import BY_KIND, BY_PROPERTY, Advice
 from numpy_gpt.learn.exercises.comparing import Difference, as_array, difference, right_part
 from numpy_gpt.learn.exercises.exercise import Case, Exercise, Function
@@ -248,11 +249,9 @@ class _Examination:
             return Outcome("wrong", tuple(told), wrong=name, right=tuple(right))
         twin = self._twin(attempt, name, value)
         part = right_part(value, attempt.truth.variables[name])
-        kind = gap.kind or self._lost_part(attempt, name, value) or self._diagnosed(attempt.case, name)
-        if kind in (None, Kind.PARTIAL):
-            several = len(self.file.uses(name.removeprefix("d_"))) > 1
-            seen = Kind.MISSING_PATH if several else None
-            kind = seen if twin else (Kind.PARTIAL if part else None)
+        kind = gap.kind or self._explained(attempt, name, value)
+        if kind is None and part and not twin:
+            kind = Kind.PARTIAL
         lines = [*_right_line(right), _line("wrong", f"{name} {gap.text}{_where(attempt.case)}")]
         if twin:
             lines.append(_line("", f"it is the same as {twin}"))
@@ -270,22 +269,32 @@ class _Examination:
         found = str(kind) if kind else None
         return Outcome("wrong", tuple(lines), wrong=name, kind=found, right=tuple(right))
 
+    def _explained(self, attempt: _Attempt, name: str, value: Any) -> Kind | None:
+        """Return the kind of mistake that a value of the right shape shows, by itself or to the checker."""
+        got, right = as_array(value), np.asarray(attempt.truth.variables[name], np.float64)
+        uses = self.file.uses(name.removeprefix("d_"))
+        if got is None or got.size != right.size:
+            return None
+        if len(uses) > 1:
+            if self._is_lost_part(attempt, got.reshape(right.shape), right):
+                return Kind.MISSING_PATH
+            if name not in attempt.returned and self.file.sets_once(name.removeprefix("d_")):
+                return None  # the checker sees only what is returned, where later mistakes are mixed in
+        kind = self._diagnosed(attempt.case, name)
+        if kind in (None, Kind.PARTIAL) and self._twin(attempt, name, value):
+            return Kind.MISSING_PATH if len(uses) > 1 else None
+        return kind
+
     def _twin(self, attempt: _Attempt, name: str, value: Any) -> str | None:
         """Return the gradient of another variable that a wrong one equals."""
         others = {**attempt.truth.variables, **self._upstream(attempt)}
         return next((n for n, right in others.items() if n != name and _equal(value, right)), None)
 
-    def _lost_part(self, attempt: _Attempt, name: str, value: Any) -> Kind | None:
-        """Return MISSING_PATH where one part of a sum is seen to be lost, or to be all that there is."""
-        got, right = as_array(value), as_array(attempt.truth.variables[name])
-        if len(self.file.uses(name.removeprefix("d_"))) < 2 or got is None or right is None:
-            return None
-        if got.shape != right.shape:
-            return None
+    def _is_lost_part(self, attempt: _Attempt, got: Array, right: Array) -> bool:
+        """Whether one part of a sum is seen to be lost, or to be all that there is."""
         upstream = list(self._upstream(attempt).values())
         lost = any(_equal(right - got, each) for each in (*attempt.truth.variables.values(), *upstream))
-        passed_on = any(_equal(got, each) for each in upstream)
-        return Kind.MISSING_PATH if lost or passed_on else None
+        return lost or any(_equal(got, each) for each in upstream)
 
     def _upstream(self, attempt: _Attempt) -> dict[str, Any]:
         """Return the upstream gradient under its name, where there is one."""
@@ -308,8 +317,8 @@ class _Examination:
         if not uses:
             return []
         several = len(uses) > 1 and self.file.sets_once(value)
-        rule = f", {len(uses)} times: its gradient adds up as many parts" if several else ""
-        lines = [f"forward computes with {value} here{rule}"]
+        times = f", {len(uses)} times: its gradient adds up as many parts, each with its factor"
+        lines = [f"forward computes with {value} here{times if several else ''}"]
         return [_line("", text) for text in (*lines, *(f"  line {number}:  {text}" for number, text in uses))]
 
     def _report(self, case: Case) -> Report | None:

@@ -129,7 +129,7 @@ class Workbook:
                 self.progress.save()
             lines += self._reward(exercise)
         elif outcome.verdict in ("wrong", "broken"):
-            lines.append(f"numpy-gpt exercise hint {exercise.name}")
+            lines.append(f"Stuck? numpy-gpt exercise hint {exercise.name}")
         return Answer((*lines, *_printed(outcome)), solved)
 
     def _reward(self, exercise: Exercise) -> list[str]:
