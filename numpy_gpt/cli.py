@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from numpy_gpt import __version__, generate
 from numpy_gpt.config import (
+    OPS_OF_A_FOLDER,
     EvaluateConfig,
     ExportConfig,
     ImportConfig,
@@ -25,6 +26,7 @@ from numpy_gpt.config import (
     TrainConfig,
 )
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
+from numpy_gpt.learn.exercises import LearnerOps, UnknownExerciseError, Workbook, load_learner_ops
 from numpy_gpt.output import Output, open_streams, say_on_standard_error, settle
 from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table, precision_table
 from numpy_gpt.text.corpus import read_text
@@ -57,7 +59,7 @@ WIDTH_WITH_SHAPES = 96
 def train(config: TrainConfig) -> int:
     """Train, showing progress; leave checkpoints, metrics and a picture in a folder."""
     console = Output()
-    trainer, folder = _start_or_resume(config)
+    trainer, folder = _start_or_resume(config, console)
     data, shape = trainer.data, trainer.model.config
     console.print(
         f"{trainer.model.parameters.flat.size:,} parameters in {config.dtype}: "
@@ -116,15 +118,31 @@ def train(config: TrainConfig) -> int:
     return DONE
 
 
-def _start_or_resume(config: TrainConfig) -> tuple[Trainer, RunFolder]:
+def _start_or_resume(config: TrainConfig, console: Output) -> tuple[Trainer, RunFolder]:
     """Return the trainer, and the folder it writes to: a new one, or that of the checkpoint."""
+    learner = _learner_ops(config, console)
+    ops = learner.table if learner else None
     if config.resume is None:
-        return Trainer.start(config, load_data(config)), RunFolder.create(config.out)
-    checkpoint = load_checkpoint(config.resume)
-    trainer = Trainer.resume(config, load_data(config, checkpoint.tokenizer), checkpoint)
-    if config.out is None:
-        return trainer, RunFolder.reopen(config.resume, checkpoint)
-    return trainer, RunFolder.create(config.out)
+        trainer, folder = Trainer.start(config, load_data(config), ops=ops), RunFolder.create(config.out)
+    else:
+        checkpoint = load_checkpoint(config.resume)
+        if learner:
+            learner.require_same(checkpoint.metadata)
+        trainer = Trainer.resume(config, load_data(config, checkpoint.tokenizer), checkpoint, ops=ops)
+        reopened = config.out is None
+        folder = RunFolder.reopen(config.resume, checkpoint) if reopened else RunFolder.create(config.out)
+    folder.metadata = learner.metadata if learner else {}
+    return trainer, folder
+
+
+def _learner_ops(config: TrainConfig, console: Output) -> LearnerOps | None:
+    """Return the operations of a folder of exercises, and say whose they are; None for a table's name."""
+    if config.kind_of_ops != OPS_OF_A_FOLDER:
+        return None
+    with console.status("checking the exercises"):
+        learner = load_learner_ops(Path(config.ops))
+    console.print(Text(str(learner)))
+    return learner
 
 
 def sample(config: SampleConfig) -> int:
@@ -275,6 +293,34 @@ def _verify_lockstep(config: VerifyConfig) -> int:
     return DONE if report.passed else FAILED
 
 
+@dataclasses.dataclass(frozen=True)
+class ExerciseConfig:
+    """Learn backprop by writing it: list, start, check and hint.
+
+    Args:
+        action: list them all; start one, which writes its file; check what you have written; hint.
+        name: the exercise, by its name or number; without it, the first that is not solved. They are meant to
+            be solved in their order, but any may be started.
+        folder: where your files are.
+    """
+
+    action: tyro.conf.Positional[Literal["list", "start", "check", "hint"]]
+    name: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="[NAME]")]] = None
+    folder: Path = Path("exercises")
+
+
+def exercise(config: ExerciseConfig) -> int:
+    """Print the answer; a check that finds something wrong is a failure."""
+    workbook = Workbook(config.folder)
+    try:
+        actions = {"start": workbook.start, "check": workbook.check, "hint": workbook.hint}
+        answer = workbook.overview() if config.action == "list" else actions[config.action](config.name)
+    except UnknownExerciseError as error:
+        return _complain(error, WRONG_USAGE)
+    Output().print(Text("\n".join(answer.lines)))
+    return FAILED if answer.solved is False else DONE
+
+
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "train": (TrainConfig, train),
     "sample": (SampleConfig, sample),
@@ -283,6 +329,7 @@ COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "prepare": (PrepareConfig, prepare),
     "import": (ImportConfig, import_weights),
     "export": (ExportConfig, export),
+    "exercise": (ExerciseConfig, exercise),
 }
 
 
@@ -341,6 +388,9 @@ def _with_saved_settings(checkpoint: Path, arguments: Sequence[str]) -> TrainCon
     """Return the settings of the run that left the checkpoint, with what the command line may change."""
     _, metadata = read_description(checkpoint)
     saved = TrainConfig.from_json(metadata.get("train_config"))
+    if saved.ops == OPS_OF_A_FOLDER and not any(each.partition("=")[0] == "--ops" for each in arguments):
+        reason = "this run computed with solved exercises: give their folder again with --ops"
+        raise SystemExit(_complain(reason, WRONG_USAGE))
     defaults = dataclasses.replace(saved, out=None, stop_after=None)
     with _heard_or_not(arguments):
         config = tyro.cli(TrainConfig, default=defaults, args=arguments[1:], prog="numpy-gpt train")

@@ -39,6 +39,10 @@ def _real_number(name: str, value: object, *, positive: bool) -> float:
     return number
 
 
+def _is_folder(path: object) -> bool:
+    return isinstance(path, str) and path != "" and Path(path).is_dir()
+
+
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
@@ -131,6 +135,11 @@ TOKENIZER_VOCABULARIES = {"bytes": 257, "bpe": 1024, "gpt2": 50257}
 
 DEFAULT_TOKENIZER = "bpe"
 
+OPS_TABLES = ("fast", "book")
+OPS_OF_A_FOLDER = "folder"
+"""What a checkpoint says of a run that computed with somebody's own functions. It does not say where they
+lie: no code runs because a checkpoint names it, so who resumes such a run gives the folder again."""
+
 CHANGEABLE = ("text", "threads", "eval_interval", "stop_after", "out", "resume")
 """The settings that may differ when a run is resumed: its fingerprint tells a text, not its path."""
 
@@ -169,7 +178,8 @@ class TrainConfig:
         seed: of the initial weights and of every batch.
         dtype: float32 or float64, for all arithmetic.
         threads: to compute on; without it, as many as the machine's cores, or its container's quota, allow.
-        ops: the table of operations to compute with.
+        ops: what to compute with: fast, book, or a folder of exercises, whose solved ones take the place of
+            the book's operations.
         out: a new folder for checkpoints, metrics and picture; without it, runs/<date-time>, or when
             resuming, the folder of the checkpoint.
         resume: a checkpoint to go on from, exactly as if the run had never stopped. It brings all settings
@@ -203,7 +213,7 @@ class TrainConfig:
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
     threads: int | None = None
-    ops: Literal["fast", "book"] = "fast"
+    ops: str = "fast"
     out: Path | None = None
     resume: Path | None = None
 
@@ -247,7 +257,8 @@ class TrainConfig:
                 raise ValueError(f"{name} must be below 1, not {getattr(self, name)}")
         _one_of("tokenizer", self.requested_tokenizer, tuple(TOKENIZER_VOCABULARIES))
         _one_of("dtype", self.dtype, ("float32", "float64"))
-        _one_of("ops", self.ops, ("fast", "book"))
+        if self.ops not in (*OPS_TABLES, OPS_OF_A_FOLDER) and not _is_folder(self.ops):
+            raise ValueError(f"ops must be fast, book, or a folder of exercises, not {self.ops!r}")
         fixed = TOKENIZER_VOCABULARIES[self.requested_tokenizer]
         if self.requested_tokenizer != "bpe" and self.vocabulary_size not in (None, fixed):
             raise ValueError(
@@ -269,11 +280,17 @@ class TrainConfig:
         """Return the settings with a tokenizer that the data have decided on."""
         return dataclasses.replace(self, tokenizer=name, vocabulary_size=vocabulary_size)  # type: ignore[arg-type]  # it is checked
 
+    @property
+    def kind_of_ops(self) -> str:
+        """What computes: a table's name, or OPS_OF_A_FOLDER, whichever folder that is."""
+        return self.ops if self.ops in OPS_TABLES else OPS_OF_A_FOLDER
+
     def to_json(self) -> dict[str, object]:
         """Return all settings as JSON values, for a checkpoint."""
         settings = dataclasses.asdict(self)
         for name in ("out", "resume"):
             settings[name] = None if settings[name] is None else str(settings[name])
+        settings["ops"] = self.kind_of_ops
         return {**settings, "text": [str(path) for path in self.text]}
 
     @classmethod
@@ -300,10 +317,10 @@ class TrainConfig:
         return [
             field.name
             for field in dataclasses.fields(self)
-            if field.name not in CHANGEABLE
+            if field.name not in (*CHANGEABLE, "ops")
             and getattr(self, field.name) != getattr(other, field.name)
             and mine[field.name] != theirs[field.name]
-        ]
+        ] + (["ops"] if self.kind_of_ops != other.kind_of_ops else [])
 
     def _in_effect(self) -> dict[str, object]:
         """Return all settings; in place of those that were left open, what stands in for them."""

@@ -123,6 +123,8 @@ def test_a_training_run_has_every_documented_setting_and_needs_none() -> None:
         ("vocabulary_size", 300.0),
         ("dtype", "float16"),
         ("ops", "slow"),
+        ("ops", ""),
+        ("ops", 3),
         ("preset", "huge"),
         *((field, 0) for field in ("num_layers", "num_heads", "embedding_dim", "max_sequence_length")),
         ("num_heads", 3),  # no divisor of nano's 128

@@ -66,13 +66,13 @@ def linear_backward(
     d_x, d_weight, d_bias = out or (None, None, None)
     x, weight, has_bias = saved
     rows = x.reshape(-1, x.shape[-1])  # (N, in)
-    d_rows = d_y.reshape(-1, d_y.shape[-1])  # (N, out)
+    d_y = d_y.reshape(-1, d_y.shape[-1])  # (N, out), as forward's y before its axes were restored
 
     # y += bias: the sum over rows. As a product with ones it runs in BLAS, whose many partial sums round
     # half as much as np.sum down a column, which adds row after row.
-    ones = np.ones(len(rows), d_rows.dtype)  # (N,)
-    d_bias = np.matmul(ones, d_rows, out=d_bias) if has_bias else None  # (out,)
+    ones = np.ones(len(rows), d_y.dtype)  # (N,)
+    d_bias = np.matmul(ones, d_y, out=d_bias) if has_bias else None  # (out,)
     # y = rows @ weight.T
-    d_weight = np.matmul(d_rows.T, rows, out=d_weight)  # (out, in)
-    d_x = deliver((d_rows @ weight).reshape(x.shape), d_x)  # (..., in)
+    d_weight = np.matmul(d_y.T, rows, out=d_weight)  # (out, in)
+    d_x = deliver((d_y @ weight).reshape(x.shape), d_x)  # (..., in)
     return d_x, d_weight, d_bias

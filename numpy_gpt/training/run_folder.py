@@ -31,6 +31,7 @@ class RunFolder:
         last, best: the checkpoints of the latest step and of the lowest validation loss.
         metrics: a CSV file with one line per step; validation columns are empty where there was none.
         picture: the losses over the steps, made when matplotlib is installed.
+        metadata: what its checkpoints say beside what they always say, as JSON values.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,6 +40,7 @@ class RunFolder:
         self.best = path / "best.safetensors"
         self.metrics = path / "metrics.csv"
         self.picture = path / "loss.png"
+        self.metadata: dict[str, object] = {}
         self._best_loss = math.inf
         self._rows: list[dict[str, str]] = []
 
@@ -119,6 +121,7 @@ class RunFolder:
                 "train_config": trainer.config.to_json(),
                 "text_fingerprint": trainer.data.text_fingerprint,
                 "tokenizer_fingerprint": trainer.data.tokenizer_fingerprint,
+                **self.metadata,
                 BEST_SO_FAR: None if math.isinf(self._best_loss) else self._best_loss,
             },
         )

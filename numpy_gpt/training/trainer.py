@@ -11,6 +11,7 @@ import numpy as np
 
 from numpy_gpt.config import TrainConfig
 from numpy_gpt.model import GPT
+from numpy_gpt.ops import Ops
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.text.batches import training_batch
 from numpy_gpt.training.accumulation import accumulate_gradients
@@ -72,12 +73,15 @@ class Trainer:
         self._gradients = Parameters.zeros(model.config, model.dtype)
 
     @classmethod
-    def start(cls, config: TrainConfig, data: TrainingData) -> Trainer:
-        """Return a trainer of a fresh model, whose settings say which tokenizer the data have."""
+    def start(cls, config: TrainConfig, data: TrainingData, *, ops: Ops | None = None) -> Trainer:
+        """Return a trainer of a fresh model, whose settings say which tokenizer the data have.
+
+        It computes with `ops`, or else with the config's table.
+        """
         config = config.with_tokenizer(data.tokenizer.name, data.requested_vocabulary)
         model_config = config.model_config(data.tokenizer.n_vocab)
         model = GPT(
-            model_config, seed=config.seed, dtype=config.dtype, ops=config.ops, threads=config.threads
+            model_config, seed=config.seed, dtype=config.dtype, ops=ops or config.ops, threads=config.threads
         )
         optimizer = AdamW(
             model.parameters,
@@ -88,8 +92,10 @@ class Trainer:
         return cls(config, data, model, optimizer)
 
     @classmethod
-    def resume(cls, config: TrainConfig, data: TrainingData, checkpoint: Checkpoint) -> Trainer:
-        """Return a trainer that goes on as if it had never stopped.
+    def resume(
+        cls, config: TrainConfig, data: TrainingData, checkpoint: Checkpoint, *, ops: Ops | None = None
+    ) -> Trainer:
+        """Return a trainer that goes on as if it had never stopped; `ops` as for `start`.
 
         Raises:
             ValueError: for a checkpoint without an optimizer, or of another text or tokenizer.
@@ -101,7 +107,9 @@ class Trainer:
             if now != then:
                 name = what.removesuffix("_fingerprint")
                 raise ValueError(f"the {name} has changed: its fingerprint is {now}, but was {then}")
-        model = GPT.from_parameters(checkpoint.model.parameters, ops=config.ops, threads=config.threads)
+        model = GPT.from_parameters(
+            checkpoint.model.parameters, ops=ops or config.ops, threads=config.threads
+        )
         return cls(config, data, model, checkpoint.optimizer, checkpoint.step)
 
     @property

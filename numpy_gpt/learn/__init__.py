@@ -1,0 +1,1 @@
+"""Learning backprop from the code that runs."""
