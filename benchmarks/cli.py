@@ -13,13 +13,19 @@ from typing import Any
 import tyro
 from rich.console import Console
 
+from benchmarks.commands.compare import CompareOptions
+from benchmarks.commands.decode import DecodeOptions
+from benchmarks.commands.ladder import LadderOptions
+from benchmarks.commands.op import OpOptions
+from benchmarks.commands.scaling import ScalingOptions
+from benchmarks.commands.step import StepOptions
+from benchmarks.commands.table import TableOptions
 from benchmarks.options import MeasureOptions
 from benchmarks.plots import plot_ratios
 from benchmarks.processes import WorkerError
 from benchmarks.report import machine_lines, notes, one_line, results_table
 from benchmarks.results import Results, Skipped
 from benchmarks.session import Session
-from benchmarks.step import StepOptions
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
 
@@ -27,6 +33,12 @@ PAGE_WIDTH = 160
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "step": StepOptions,
+    "op": OpOptions,
+    "decode": DecodeOptions,
+    "scaling": ScalingOptions,
+    "ladder": LadderOptions,
+    "compare": CompareOptions,
+    "table": TableOptions,
 }
 
 
@@ -79,9 +91,12 @@ def measure(command: str, options: MeasureOptions, console: Console) -> None:
             if options.out is not None:
                 results.save(options.out)
     console.print()
-    console.print(results_table(results))
+    if results.comparisons:
+        console.print(results_table(results))
     for note in notes(results):
         console.print(note)
+    if not results.comparisons:
+        raise ArithmeticError("nothing was measured")
     if options.plot is not None:
         plot_ratios(results, options.plot)
 
@@ -97,8 +112,9 @@ def _settings(options: MeasureOptions) -> dict[str, Any]:
 
 
 def _console() -> Console:
-    # Away from a terminal a line stays a line, whatever its length, and tables have room.
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    # Away from a terminal a line stays a line, whatever its length, and tables have room. Without emoji=False
+    # rich would draw a book for the contestant numpy:book where a colon follows.
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = PAGE_WIDTH
     return console

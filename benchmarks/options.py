@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import default_threads, usable_processors
 from benchmarks.results import Comparison, Skipped
 from benchmarks.session import FULL, QUICK, Plan, Session
+
+
+def check_among(option: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise ValueError, naming the option and the first value that is not known, unless all are."""
+    if unknown := [value for value in given if value not in known]:
+        raise ValueError(f"{option} must be among {', '.join(known)}, not {unknown[0]!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.machine import LoadMeter
 from benchmarks.results import Series
@@ -42,10 +42,15 @@ def measure_pairs(
         on_pair(number + 1)
     load = meter.share_of_others()
 
+    return gather(rounds), load
+
+
+def gather(rounds: Sequence[tuple[Measured, Measured]]) -> Samples:
+    """Return A's and B's series of every quantity that was known every time."""
     samples: Samples = {}
     for quantity in rounds[0][0]:
         sides = [[round_[side].get(quantity) for round_ in rounds] for side in (0, 1)]
         known = [[value for value in side if value is not None] for side in sides]
-        if all(len(side) == pairs for side in known):
+        if all(len(side) == len(rounds) for side in known):
             samples[quantity] = (tuple(known[0]), tuple(known[1]))
-    return samples, load
+    return samples

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from benchmarks.results import GROWTH, PEAK, Comparison, Results
-from benchmarks.statistics import Ratio
+from benchmarks.results import GROWTH, PEAK, SECONDS, Comparison, Results
+from benchmarks.statistics import Ratio, median
 
 NOTHING = "-"
 
@@ -78,33 +79,29 @@ def ratio_text(ratio: Ratio | None) -> str:
 
 def side_summary(results: Results, comparison: Comparison, side: int) -> str:
     """Return one side's name and absolute figures, a line each."""
-    name = (comparison.first, comparison.second)[side]
-    lines = [f"{name}, {comparison.threads[side]} threads", *figures(results, comparison, side).values()]
-    return "\n".join(lines)
+    name, threads = (comparison.first, comparison.second)[side], comparison.threads[side]
+    if threads != results.machine["threads"]:
+        name += f" ({threads} thread{'s' if threads > 1 else ''})"
+    return "\n".join([name, *figures(results, comparison, side)])
 
 
-def figures(results: Results, comparison: Comparison, side: int) -> dict[str, str]:
-    """Return one side's absolute figures in words, those that were measured."""
-    found = {"time": duration(comparison.typical("seconds", side) or 0.0)}
+def figures(results: Results, comparison: Comparison, side: int) -> Iterator[str]:
+    """Yield one side's absolute figures in words, those that were measured."""
+    yield duration(median(comparison.samples[SECONDS][side]))
     if tokens := comparison.tokens_per_second(side):
-        found["speed"] = f"{tokens:,.0f} tokens/s"
+        yield f"{tokens:,.0f} tokens/s"
     if rate := comparison.flops_per_second(side):
-        found["rate"] = f"{rate / 1e9:,.0f} GFLOP/s"
-        if results.peak:
-            found["share"] = f"{rate / results.peak:.0%} of peak"
-    if peak := comparison.typical(PEAK, side):
-        found["memory"] = f"{peak / 2**20:,.0f} MiB"
-        if growth := comparison.typical(GROWTH, side):
-            found["memory"] += f", {growth / 2**20:,.0f} of it in steps"
-    return found
+        share = f", {rate / results.peak:.0%} of peak" if results.peak else ""
+        yield f"{rate / 1e9:,.0f} GFLOP/s{share}"
+    for quantity, what in ((PEAK, "peak"), (GROWTH, "growth")):
+        if size := comparison.typical(quantity, side):
+            yield f"{what} {size / 2**20:,.0f} MiB"
 
 
 def duration(seconds: float) -> str:
     """Return a time with three digits and its unit."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale or unit == "µs":
-            return f"{seconds / scale:.3g} {unit}"
-    raise AssertionError("unreachable")
+    unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("µs", 1e-6))
+    return f"{seconds / scale:.{max(0, 2 - math.floor(math.log10(seconds / scale)))}f} {unit}"
 
 
 def notes(results: Results) -> Iterator[str]:

@@ -11,10 +11,10 @@ from benchmarks.cases import Case
 from benchmarks.checking import require_right
 from benchmarks.flops import training_flops
 from benchmarks.machine import describe_machine
-from benchmarks.opponents import missing
+from benchmarks.opponents import contestant, missing
 from benchmarks.pairing import measure_pairs
-from benchmarks.processes import run_job
-from benchmarks.results import Comparison
+from benchmarks.processes import WorkerError, run_job
+from benchmarks.results import Comparison, Skipped
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,26 @@ class Session:
             self.plan.pairs,
             on_pair=lambda done: self.tell(f"{what}, pair {done} of {self.plan.pairs}"),
         )
+
+    def race(
+        self, case: Case, first: Side, second: Side, *, phase: str, subject: str | None = None
+    ) -> Comparison | Skipped:
+        """Return how numpy_gpt and an opponent train a case, both checked; or why the opponent did not.
+
+        Args:
+            case, first, second, phase, subject: as for `compare_steps`.
+
+        Raises:
+            ArithmeticError: when a result is wrong.
+        """
+        reason = contestant(second.name).obstacle(case)
+        if reason is None:
+            try:
+                errors = self.check(case, [first.name, second.name])
+                return self.compare_steps(case, first, second, phase=phase, errors=errors, subject=subject)
+            except WorkerError as error:
+                reason = str(error)
+        return Skipped(subject or case.name, second.name, reason)
 
     def compare_steps(
         self,

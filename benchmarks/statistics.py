@@ -36,7 +36,9 @@ class Ratio(NamedTuple):
         return f"{text} no difference" if self.spans_one else text
 
 
-def ratio_of_medians(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Ratio | None:
+def ratio_of_medians(
+    first: Sequence[float], second: Sequence[float], *, paired: bool = True, seed: int = 0
+) -> Ratio | None:
     """Return median(first) / median(second) with its bootstrap interval.
 
     Pairs are drawn with replacement, both halves together, so that what slowed a pair as a whole cancels as
@@ -44,24 +46,27 @@ def ratio_of_medians(first: Sequence[float], second: Sequence[float], *, seed: i
 
     Args:
         first, second: one number from each pair, in order.
+        paired: False for numbers that were not measured in pairs; then each side is drawn on its own.
         seed: of the draws; equal samples give equal intervals.
 
     Returns:
         The ratio, or None where a number is not positive, for then a ratio means nothing.
 
     Raises:
-        ValueError: for series of unequal length, or without a pair.
+        ValueError: for an empty series, or pairs of unequal length.
 
     Source:
         Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3.
     """
-    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)  # (n,) each
-    if a.shape != b.shape or a.ndim != 1 or a.size == 0:
-        raise ValueError(f"pairs need two equally long series, not shapes {a.shape} and {b.shape}")
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)  # (n,) and (m,)
+    if not (a.size and b.size) or (paired and a.size != b.size):
+        raise ValueError(f"a ratio needs samples on both sides, in pairs where paired: {a.size} and {b.size}")
     if not (np.all(a > 0) and np.all(b > 0)):
         return None
-    drawn = np.random.default_rng(seed).integers(0, a.size, (RESAMPLES, a.size))  # (RESAMPLES, n)
-    ratios = np.median(a[drawn], axis=1) / np.median(b[drawn], axis=1)  # (RESAMPLES,)
+    random = np.random.default_rng(seed)
+    of_a = random.integers(0, a.size, (RESAMPLES, a.size))  # (RESAMPLES, n)
+    of_b = of_a if paired else random.integers(0, b.size, (RESAMPLES, b.size))  # (RESAMPLES, m)
+    ratios = np.median(a[of_a], axis=1) / np.median(b[of_b], axis=1)  # (RESAMPLES,)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail])
     return Ratio(median(first) / median(second), float(low), float(high))

@@ -13,15 +13,22 @@ from typing import Any
 from benchmarks import memory
 from benchmarks.cases import Case
 from benchmarks.checking import worst_errors
+from benchmarks.decoding import DECODERS, worst_disagreement
+from benchmarks.operations import all_operands, op_call, worst_op_errors
 from benchmarks.opponents import contestant
+from benchmarks.opponents.ours import table
 from benchmarks.opponents.training import Setup
 from benchmarks.products import MAKERS, peak_flops, products_seconds
 from benchmarks.timing import median_seconds
+from numpy_gpt.ops import Ops
 
 Found = dict[str, Any]
 
-PRODUCTS_SHARE = 0.1
-"""Of the time for the steps, how much each shape of product gets: with a dozen shapes as much together."""
+PRODUCTS_SHARE = 0.04
+"""Of the time for the steps, how much each shape of product gets: with two dozen shapes as much together."""
+
+OPS_SHARE = 0.1
+"""Of that time, how much each operation gets, forward and backward."""
 
 
 def check(*, threads: int, case: Mapping[str, Any], contestants: Sequence[str]) -> list[tuple[str, float]]:
@@ -52,15 +59,48 @@ def step(
     run = training.step if phase == "step" else training.forward_backward
     before = memory.resident_bytes()
     found: Found = {"seconds": median_seconds(run, seconds=seconds)}
-    peak = memory.peak_bytes()
-    found["peak_bytes"] = peak
-    found["growth_bytes"] = None if before is None or peak is None else peak - before
+    found |= _memory_since(before)
     del training, run
     found["products_seconds"] = None
     if products and chosen.library in MAKERS:
         share = seconds * PRODUCTS_SHARE
         found["products_seconds"] = products_seconds(chosen.library, measured, threads, seconds=share)
     return found
+
+
+def check_ops(*, threads: int, case: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
+    """Return each contestant's worst error against torch over all operations, and where it is."""
+    return worst_op_errors(Case.from_json(case), [_table(name) for name in names], threads)
+
+
+def ops(*, threads: int, case: Mapping[str, Any], name: str, seconds: float) -> Found:
+    """Return the seconds of every operation, such as `gelu backward`, on a case's shapes.
+
+    `name` is that of one of our tables, as a contestant, or torch.
+    """
+    share = seconds * OPS_SHARE
+    found = {}
+    for operation, operands in all_operands(Case.from_json(case)):
+        call = op_call(None if name == "torch" else _table(name), operation, operands, threads)
+        call.forward()
+        found[f"{operation} forward"] = median_seconds(call.forward, seconds=share)
+        found[f"{operation} backward"] = median_seconds(call.backward, seconds=share)
+    return found
+
+
+def check_decode(*, threads: int, case: Mapping[str, Any], new_tokens: int) -> float:
+    """Return by how much Hugging Face disagrees with the tokens that numpy_gpt generates."""
+    return worst_disagreement(Case.from_json(case), new_tokens, threads)
+
+
+def decode(*, threads: int, case: Mapping[str, Any], name: str, new_tokens: int, seconds: float) -> Found:
+    """Time a continuation of the case's first sequence by so many tokens; returns as `step`, per token."""
+    measured = Case.from_json(case)
+    generate = DECODERS[name](measured.config, threads)
+    prompt = measured.batch().token_ids[0]
+    before = memory.resident_bytes()
+    whole = median_seconds(lambda: generate(prompt, new_tokens), seconds=seconds)
+    return {"seconds": whole / new_tokens, **_memory_since(before)}
 
 
 def peak(*, threads: int, library: str, seconds: float) -> Found:
@@ -104,6 +144,16 @@ def describe_torch(*, threads: int) -> Found:
         "threads": torch.get_num_threads(),
         "build": shown,
     }
+
+
+def _table(name: str) -> Ops:
+    return table(contestant(name).options["ops"])
+
+
+def _memory_since(resident_before: int | None) -> Found:
+    peak = memory.peak_bytes()
+    growth = None if resident_before is None or peak is None else peak - resident_before
+    return {"peak_bytes": peak, "growth_bytes": growth}
 
 
 def _version_in(line: str) -> str:

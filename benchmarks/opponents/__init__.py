@@ -75,7 +75,7 @@ def _nothing_to_share_out(case: Case) -> str | None:
     return "one sequence makes one shard" if case.batch_size == 1 else None
 
 
-MAIN_OPPONENT = "torch-eager"
+OURS, MAIN_OPPONENT = "numpy", "torch-eager"
 
 OPPONENTS = {
     found.name: found
@@ -106,7 +106,7 @@ def contestant(name: str) -> Contestant:
         ValueError: for a name that belongs to nobody.
     """
     kind, _, table = name.partition(":")
-    if kind == "numpy":
+    if kind == OURS:
         place = "benchmarks.opponents.ours:NumpyTraining"
         return Contestant(name, "numpy", place, {"ops": table or "fast"})
     if name not in OPPONENTS:
