@@ -54,6 +54,14 @@ def _logits_and_loss(twin: GPT, token_ids: ArrayLike, target_ids: ArrayLike) -> 
     return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def parameter_groups(twin: GPT, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the twin's parameters as torch's optimizers take them, in which only matrices decay."""
+    return [
+        {"params": [p for p in twin.parameters() if p.ndim == 2], "weight_decay": weight_decay},
+        {"params": [p for p in twin.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
 class TorchTraining:
     """The torch twin of a NumPy model in training: torch's autograd, clipping and AdamW.
 
@@ -66,13 +74,7 @@ class TorchTraining:
     def __init__(self, model: numpy_gpt.GPT, *, weight_decay: float, clip_norm: float) -> None:
         self.twin = from_numpy(model)
         self.clip_norm = clip_norm
-        matrices = [p for p in self.twin.parameters() if p.ndim == 2]
-        vectors = [p for p in self.twin.parameters() if p.ndim < 2]
-        groups = [
-            {"params": matrices, "weight_decay": weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(groups)
+        self.optimizer = torch.optim.AdamW(parameter_groups(self.twin, weight_decay))
 
     def step(self, token_ids: ArrayLike, target_ids: ArrayLike, learning_rate: float) -> tuple[float, float]:
         """Update once; return the loss and the gradient's norm before clipping."""

@@ -1,0 +1,93 @@
+"""Nothing is timed whose results are wrong: every contestant is held against torch first.
+
+The weights are those of `numpy_gpt.verify.cases`, which hide no term of a gradient, and a sixth of the
+targets are ignored. The optimizer takes one step with a large eps: at AdamW's usual one the first update is
+only the gradient's sign, which rounding decides where the gradient is zero and which clipping never changes.
+Its rate is large too, so that the update is not lost in the rounding of the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.cases import Batch, Case, Settings
+from benchmarks.opponents.training import Setup, Training
+from numpy_gpt.arrays import Array
+from numpy_gpt.parameters import Parameters
+from numpy_gpt.verify.cases import revealing_batch, revealing_parameters
+from numpy_gpt.verify.measure import CANCELLED_SHARE, largest, relative_error
+
+LIMIT = 2e-3
+"""Two float32 programs differ in the fourth digit after twelve layers, a wrong one in the first or second."""
+
+CHECK_SETTINGS = Settings(learning_rate=1e3, eps=0.1, weight_decay=1e-4)
+
+Tensors = dict[str, Array]
+
+
+class Answer(NamedTuple):
+    """What one step of training gives, all that a contestant computes."""
+
+    loss: float
+    gradients: Tensors
+    updates: Tensors  # each weight after the step, minus before
+
+
+def worst_errors(
+    case: Case, builds: Sequence[Callable[[Setup], Training]], threads: int, *, seed: int = 0
+) -> list[tuple[str, float]]:
+    """Return, for each contestant, where it differs most from torch and by how much.
+
+    torch is eager here, with attention spelled out. Errors are as DESIGN measures them: largest difference
+    over largest value, and over the model's largest gradient for what cancels.
+
+    Args:
+        case: the model and the size of the batch.
+        builds: each makes a contestant's `Training`.
+        threads: for all of them.
+        seed: of weights and batch.
+    """
+    from benchmarks.opponents.torch_eager import TorchTraining
+
+    parameters = revealing_parameters(case.config, seed)
+    narrow = Parameters(case.config, parameters.flat.astype(np.float32))
+    batch = Batch(*revealing_batch(case.config, case.batch_size, case.num_tokens, seed))
+    state = narrow.state_dict()
+    setup = Setup(case.config, batch, threads, CHECK_SETTINGS, state)
+    truth = _answer(TorchTraining(setup, attention="explicit"), state)
+    return [_worst(_answer(build(setup), state), truth) for build in builds]
+
+
+def require_right(case: Case, names: Sequence[str], errors: Sequence[tuple[str, float]]) -> None:
+    """Raise ArithmeticError, naming the contestant and the tensor, unless every error is within the limit."""
+    for name, (tensor, error) in zip(names, errors, strict=True):
+        if not error <= LIMIT:
+            raise ArithmeticError(
+                f"{name} is wrong on {case.name}, so it is not timed: {tensor} differs from torch's by "
+                f"{error:.1e} of its largest value, and {LIMIT:.0e} is allowed"
+            )
+
+
+def _answer(training: Training, before: Tensors) -> Answer:
+    loss = training.forward_backward()
+    gradients = {name: gradient.copy() for name, gradient in training.gradients().items()}
+    training.step()
+    return Answer(loss, gradients, {name: after - before[name] for name, after in training.weights().items()})
+
+
+def _worst(answer: Answer, truth: Answer) -> tuple[str, float]:
+    """Return the tensor of the largest error, and that error."""
+    errors = {"loss": relative_error(answer.loss, truth.loss)}
+    for what, values, right in (
+        ("gradient", answer.gradients, truth.gradients),
+        ("update", answer.updates, truth.updates),
+    ):
+        if values.keys() != right.keys():
+            return f"the {what}s' names", float("inf")
+        floor = CANCELLED_SHARE * largest(right)
+        for name in right:
+            errors[f"{what} of {name}"] = relative_error(values[name], right[name], floor)
+    return max(errors.items(), key=lambda item: item[1])

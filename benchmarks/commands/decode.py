@@ -1,0 +1,82 @@
+"""`decode`: the time of each new token, numpy_gpt against Hugging Face's cached `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.cases import Case
+from benchmarks.checking import require_right
+from benchmarks.opponents import OURS, missing
+from benchmarks.options import MeasureOptions
+from benchmarks.processes import run_job
+from benchmarks.results import Comparison, Skipped
+from benchmarks.session import Session, Side
+from numpy_gpt import GPTConfig
+
+THEIRS = "hugging-face"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions(MeasureOptions):
+    """Race generation at batch 1: a prompt, then one token after the other, greedily, with a cache.
+
+    The time of a token is that of the whole, prompt included, over the number of new tokens.
+
+    Args:
+        preset: the model's; gpt2, or small with --quick, unless given.
+        prompt_tokens: the length of the prompt.
+        new_tokens: how many follow.
+    """
+
+    preset: Literal["nano", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
+    prompt_tokens: int = 8
+    new_tokens: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("prompt_tokens", "new_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        longest = self.case.config.max_sequence_length
+        if self.prompt_tokens + self.new_tokens > longest:
+            raise ValueError(
+                f"prompt and new tokens must fit {longest} positions, not {self.prompt_tokens} + "
+                f"{self.new_tokens}"
+            )
+
+    @property
+    def case(self) -> Case:
+        """The model, with the prompt as its batch."""
+        preset = self.preset or ("small" if self.quick else "gpt2")
+        return Case(preset, GPTConfig.preset(preset), batch_size=1, num_tokens=self.prompt_tokens)
+
+    def compare(self, session: Session) -> Iterator[Comparison | Skipped]:
+        """Yield the one comparison."""
+        case = self.case
+        if reason := missing("torch") or missing("transformers"):
+            yield Skipped(case.name, THEIRS, reason)
+            return
+        session.tell(f"{case.name}: checking the tokens against Hugging Face's")
+        arguments = {"case": case.to_json(), "new_tokens": self.new_tokens}
+        error = run_job("check_decode", threads=session.threads, **arguments)
+        require_right(case, [OURS], [("a token that it generates", error)])
+        samples, load = session.measure(
+            case.name,
+            Side(OURS, session.threads),
+            Side(THEIRS, session.threads),
+            "decode",
+            seconds=session.plan.seconds,
+            **arguments,
+        )
+        yield Comparison(
+            subject=f"{case.name}: one token",
+            first=OURS,
+            second=THEIRS,
+            threads=(session.threads, session.threads),
+            samples=samples,
+            load=load,
+            tokens=1,
+            errors=(error, 0.0),
+        )

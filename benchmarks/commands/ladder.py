@@ -1,0 +1,71 @@
+"""`ladder`: from the book to the kernels, one operation after the other, then threads; what each gains."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.cases import CASES
+from benchmarks.opponents import OURS
+from benchmarks.opponents.ours import table
+from benchmarks.options import MeasureOptions, check_among
+from benchmarks.results import Comparison, Skipped
+from benchmarks.session import Session, Side
+from numpy_gpt.ops import Ops, book
+
+ORDER = ("linear", "attention", "gelu", "layer_norm", "linear_cross_entropy", "embedding")
+"""All that a model calls; first what takes most of the time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderOptions(MeasureOptions):
+    """Race each step from the book to the kernels against the one before; on one thread up to the last.
+
+    Args:
+        cases: what to train: nano, small, gpt2, gpt2-long. small, or nano with --quick, unless given.
+        phase: step, or forward-backward to leave clipping and optimizer out.
+    """
+
+    cases: tuple[str, ...] = ()
+    phase: Literal["step", "forward-backward"] = "step"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_among("cases", self.cases, CASES)
+
+    def compare(self, session: Session) -> Iterator[Comparison | Skipped]:
+        """Yield every rung against the one below it."""
+        rungs = climb(table("fast"), session.threads)
+        for name in self.cases or (("nano",) if self.quick else ("small",)):
+            case = CASES[name]
+            errors = session.check(case, [*dict.fromkeys(side.name for _, side in rungs)])
+            for (_, below), (label, above) in itertools.pairwise(rungs):
+                yield session.compare_steps(
+                    case,
+                    above,
+                    below,
+                    phase=self.phase,
+                    errors=errors,
+                    subject=f"{name}: {label}",
+                    products=False,
+                )
+
+
+def climb(fast: Ops, threads: int) -> list[tuple[str, Side]]:
+    """Return every rung with what is new on it; the first is the book.
+
+    Args:
+        fast: the kernels; an operation that is the book's own makes no rung.
+        threads: of the last rung, which there is when they are more than one.
+    """
+    rungs = [("the book", Side("numpy:book", 1))]
+    taken: list[str] = []
+    for operation in ORDER:
+        if getattr(fast, operation) != getattr(book, operation):
+            taken.append(operation)
+            rungs.append((f"+ {operation}", Side(f"numpy:{'+'.join(taken)}", 1)))
+    if threads > 1:
+        rungs.append((f"+ {threads} threads", Side(OURS, threads)))
+    return rungs

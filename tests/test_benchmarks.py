@@ -1,0 +1,569 @@
+"""The benchmarks: their statistics, counts and checks. Nothing here asserts how long anything takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import numpy_gpt as ng
+from benchmarks import memory
+from benchmarks.cases import CASES, Case
+from benchmarks.checking import LIMIT, require_right, worst_errors
+from benchmarks.cli import COMMANDS, main
+from benchmarks.commands.compare import change, differences, matches
+from benchmarks.commands.ladder import ORDER, climb
+from benchmarks.commands.scaling import thread_counts, with_size
+from benchmarks.commands.table import BEGIN, END, make_tables, put_between_marks
+from benchmarks.decoding import worst_disagreement
+from benchmarks.flops import Product, matrix_products, training_flops
+from benchmarks.machine import LoadMeter, default_threads, describe_machine, usable_processors
+from benchmarks.operations import all_operands, worst_op_errors
+from benchmarks.opponents import OPPONENTS, contestant
+from benchmarks.opponents.ours import NumpyTraining, table
+from benchmarks.opponents.training import Setup, Training
+from benchmarks.pairing import measure_pairs
+from benchmarks.plots import plot_ratios
+from benchmarks.processes import WorkerError, run_job
+from benchmarks.products import MAKERS, factors
+from benchmarks.report import markdown, results_table
+from benchmarks.results import Comparison, Results, Skipped
+from benchmarks.session import Plan, Session, Side
+from benchmarks.statistics import LOAD_LIMIT, SPREAD_LIMIT, ratio_of_medians, reasons_to_doubt
+from numpy_gpt.ops import Op, Ops, book, causal_mask
+from numpy_gpt.verify.bugs import CATALOGUE, Bug
+
+MINUTE = Case("minute", ng.GPTConfig(13, 7, embedding_dim=12, num_heads=3, num_layers=2), 3, 5)
+PROJECT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def threads_of_torch() -> Iterator[None]:
+    """Contestants set torch's threads, which are the process's."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+# Statistics
+
+
+def test_a_constant_ratio_has_an_interval_of_one_point() -> None:
+    second = np.random.default_rng(0).uniform(1, 9, 20)
+    ratio = ratio_of_medians(2 * second, second)
+    assert ratio == pytest.approx((2, 2, 2))
+    assert ratio is not None
+    assert not ratio.spans_one
+
+
+def test_the_interval_of_few_pairs_is_that_of_all_their_draws() -> None:
+    first, second = [1.0, 4.0, 2.0], [2.0, 3.0, 5.0]
+    draws = [list(draw) for draw in itertools.product(range(3), repeat=3)]
+    ratios = [np.median(np.take(first, d)) / np.median(np.take(second, d)) for d in draws]
+    ratio = ratio_of_medians(first, second)
+    assert ratio == pytest.approx((2 / 3, *np.quantile(ratios, [0.025, 0.975])))
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    random, trials = np.random.default_rng(1), 60
+    held = 0
+    for _ in range(trials):
+        machine = random.lognormal(0, 0.3, 20)  # slow and fast spells, which a pair shares
+        first, second = (machine * random.lognormal(0, 0.05, 20) for _ in range(2))
+        ratio = ratio_of_medians(0.8 * first, second)
+        assert ratio is not None
+        held += ratio.low <= 0.8 <= ratio.high
+    assert held >= 0.85 * trials
+
+
+def test_pairs_are_drawn_together_and_others_apart() -> None:
+    spells = np.random.default_rng(2).lognormal(0, 1, 20)
+    together, apart = ratio_of_medians(spells, spells), ratio_of_medians(spells, spells, paired=False)
+    assert together is not None
+    assert apart is not None
+    assert together.low == together.high == 1
+    assert apart.low < 0.9
+    assert apart.high > 1.1
+
+
+def test_equal_samples_give_equal_intervals_and_what_is_not_positive_gives_none() -> None:
+    first, second = np.random.default_rng(3).uniform(1, 2, (2, 12))
+    assert ratio_of_medians(first, second) == ratio_of_medians(first, second)
+    assert ratio_of_medians([1.0, -1.0], [1.0, 1.0]) is None
+    assert ratio_of_medians([1.0, 1.0], [0.0, 1.0]) is None
+    for bad in (([1.0], [1.0, 2.0]), ([], [])):
+        with pytest.raises(ValueError, match="samples on both sides"):
+            ratio_of_medians(*bad)
+
+
+def test_no_difference_is_said_when_the_interval_spans_one() -> None:
+    random = np.random.default_rng(4)
+    equal = ratio_of_medians(random.normal(10, 1, 20), random.normal(10, 1, 20))
+    unequal = ratio_of_medians(random.normal(5, 0.1, 20), random.normal(10, 0.1, 20))
+    assert "no difference" in str(equal)
+    assert "no difference" not in str(unequal)
+
+
+def test_spread_and_load_make_a_comparison_unstable() -> None:
+    calm = [1.0, 1.01, 0.99, 1.0]
+    wild = [1.0, 1.0 + 3 * SPREAD_LIMIT, 1.0 - 3 * SPREAD_LIMIT, 1.0]
+    assert reasons_to_doubt(calm, calm, load=0.0) == ()
+    assert "times of A" in reasons_to_doubt(wild, calm, load=0.0)[0]
+    assert "times of B" in reasons_to_doubt(calm, wild, load=0.0)[0]
+    assert "other programs" in reasons_to_doubt(calm, calm, load=2 * LOAD_LIMIT)[0]
+
+
+# Floating-point operations
+
+
+class Counting(np.ndarray):
+    """An array whose products of matrices are counted, wherever NumPy makes them."""
+
+    flops = 0
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [np.asarray(value) if isinstance(value, Counting) else value for value in inputs]
+        if "out" in options:
+            options["out"] = tuple(None if o is None else np.asarray(o) for o in options["out"])
+        result = getattr(ufunc, method)(*plain, **options)
+        if ufunc is np.matmul and min(value.ndim for value in plain) > 1:  # sums of rows are no such product
+            Counting.flops += 2 * result.size * plain[0].shape[-1]
+        return result.view(Counting) if isinstance(result, np.ndarray) else result
+
+
+def counted_flops(case: Case) -> int:
+    """Return what the book's forward and backward really multiply, masked scores and all."""
+    model = ng.GPT(case.config, ops="book")
+    flat = model.parameters.flat.view(Counting)
+    counting = ng.GPT.from_parameters(ng.Parameters(case.config, flat), ops="book")
+    Counting.flops = 0
+    counting.loss_and_gradients(*case.batch())
+    return Counting.flops
+
+
+def test_the_count_is_that_of_every_product_that_the_book_makes() -> None:
+    one_token = dataclasses.replace(MINUTE, num_tokens=1)  # nothing is masked
+    assert training_flops(one_token) == counted_flops(one_token)
+
+
+def test_of_attention_only_the_past_counts() -> None:
+    B, T, C, L = MINUTE.batch_size, MINUTE.num_tokens, MINUTE.config.embedding_dim, MINUTE.config.num_layers
+    masked = int(causal_mask(T, T).sum())
+    products = 6  # two forward, and two for each of them backward
+    assert counted_flops(MINUTE) - training_flops(MINUTE) == products * 2 * B * masked * C * L
+
+
+@pytest.mark.parametrize("library", MAKERS)
+@pytest.mark.parametrize("product", list(matrix_products(MINUTE)), ids=lambda p: p.name)
+def test_the_products_that_are_timed_are_right(library: str, product: Product) -> None:
+    a, b, _ = factors(product)
+    assert (*a.shape, b.shape[-1]) == (product.stack, *product.shape)
+    out = MAKERS[library](product, 2)()
+    expected = a @ b
+    found = np.concatenate(out) if isinstance(out, list) else np.asarray(out)
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+# Checking
+
+
+def planted(where: str) -> list[Bug]:
+    return [bug for bug in CATALOGUE if bug.where == where]
+
+
+def numpy_build(ops: Ops) -> Callable[[Setup], Training]:
+    return lambda setup: NumpyTraining(setup, ops)
+
+
+OPPONENT_NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] if name == "torch-compile" else []) for name in OPPONENTS
+]
+
+
+@pytest.mark.parametrize("name", ["numpy", "numpy:book", "numpy:gelu+linear", *OPPONENT_NAMES])
+def test_every_contestant_computes_what_torch_computes(name: str) -> None:
+    if reason := contestant(name).obstacle(MINUTE):
+        pytest.skip(reason)
+    errors = worst_errors(MINUTE, [contestant(name).build], threads=2)
+    require_right(MINUTE, [name], errors)
+
+
+# One of each operation that a model calls; the catalogue's own test plants them all.
+WRONG_OPS = [planted(op)[0] for op in ("linear", "layer_norm", "gelu", "embedding", "linear_cross_entropy")]
+WRONG_OPS += [planted("attention")[0], planted("attention")[-1]]
+
+
+@pytest.mark.parametrize("bug", WRONG_OPS, ids=lambda bug: bug.name)
+def test_what_computes_wrongly_is_not_timed(bug: Bug) -> None:
+    errors = worst_errors(MINUTE, [numpy_build(bug.subject.ops)], threads=1)
+    with pytest.raises(ArithmeticError, match="numpy is wrong on minute, so it is not timed"):
+        require_right(MINUTE, ["numpy"], errors)
+
+
+class WithoutClipping(NumpyTraining):
+    def step(self) -> float:
+        loss = self.forward_backward()
+        self.optimizer.step(self.gradient)
+        return loss
+
+
+class WithoutDecay(NumpyTraining):
+    def __init__(self, setup: Setup, ops: Ops) -> None:
+        super().__init__(setup, ops)
+        self.optimizer.weight_decay = 0.0
+
+
+@pytest.mark.parametrize("wrong", [WithoutClipping, WithoutDecay])
+def test_a_wrong_update_is_found_too(wrong: type[NumpyTraining]) -> None:
+    ((where, error),) = worst_errors(MINUTE, [lambda setup: wrong(setup, book)], threads=1)
+    assert error > LIMIT
+    assert where.startswith("update of")
+
+
+def test_errors_that_are_not_numbers_are_wrong() -> None:
+    with pytest.raises(ArithmeticError):
+        require_right(MINUTE, ["numpy"], [("loss", float("nan"))])
+
+
+def test_single_operations_are_checked_too() -> None:
+    tables = [book, table("fast"), *(bug.subject.ops for bug in WRONG_OPS)]
+    right, fast, *wrong = worst_op_errors(MINUTE, tables, threads=1)
+    assert max(right[1], fast[1]) <= LIMIT
+    for bug, (operation, error) in zip(WRONG_OPS, wrong, strict=True):
+        assert error > LIMIT, bug.name
+        assert bug.op is not None
+        assert bug.op in operation
+
+
+def test_operands_stand_for_every_operation_in_order() -> None:
+    assert tuple(name for name, _ in all_operands(MINUTE)) == Ops._fields
+
+
+def test_hugging_face_generates_the_same_tokens() -> None:
+    pytest.importorskip("transformers")
+    assert worst_disagreement(dataclasses.replace(MINUTE, batch_size=1, num_tokens=2), 5, threads=1) < 1e-4
+
+
+# Cases and rungs
+
+
+def test_cases_survive_json() -> None:
+    for case in CASES.values():
+        assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+
+
+def test_a_size_changes_and_the_others_stay() -> None:
+    assert with_size(MINUTE, "B", 8) == dataclasses.replace(MINUTE, batch_size=8)
+    longer = with_size(MINUTE, "T", 64)
+    assert (longer.num_tokens, longer.config.max_sequence_length) == (64, 64)
+    assert with_size(MINUTE, "T", 2).config == MINUTE.config
+    assert with_size(MINUTE, "V", 50).config.vocabulary_size == 50
+    assert with_size(MINUTE, "L", 4).config.num_layers == 4
+    assert [thread_counts(n) for n in (1, 2, 6, 8)] == [(1,), (1, 2), (1, 2, 4, 6), (1, 2, 4, 8)]
+
+
+def test_each_rung_of_the_ladder_takes_one_more_kernel() -> None:
+    kernels = Ops(*(Op(lambda *_: (), lambda *_: ()) for _ in Ops._fields))._replace(gelu=book.gelu)
+    rungs = climb(kernels, threads=3)
+    assert rungs[0] == ("the book", Side("numpy:book", 1))
+    assert rungs[-1] == ("+ 3 threads", Side("numpy", 3))
+    between = [name for name in ORDER if name != "gelu"]
+    assert [label for label, _ in rungs[1:-1]] == [f"+ {name}" for name in between]
+    assert rungs[-2][1] == Side(f"numpy:{'+'.join(between)}", 1)
+    assert climb(book, threads=1) == [("the book", Side("numpy:book", 1))]
+
+
+def test_the_named_tables_are_mixed_from_two() -> None:
+    mixed, fast = table("gelu+linear"), table("fast")
+    assert (mixed.gelu, mixed.linear, mixed.attention) == (fast.gelu, fast.linear, book.attention)
+    with pytest.raises(ValueError, match="no operation 'relu'"):
+        table("gelu+relu")
+
+
+# Pairs and processes
+
+
+def test_pairs_alternate_and_never_overlap() -> None:
+    order: list[str] = []
+
+    def process(name: str) -> Callable[[], dict[str, float | None]]:
+        def run() -> dict[str, float | None]:
+            order.append(name)
+            growth = None if name == "B" and len(order) == 3 else 1.0
+            return {"seconds": float(len(order)), "growth_bytes": growth, "peak_bytes": 7.0}
+
+        return run
+
+    done: list[int] = []
+    samples, load = measure_pairs(process("A"), process("B"), 4, on_pair=done.append)
+    assert "".join(order) == "ABBAABBA"
+    assert samples == {"seconds": ((1, 4, 5, 8), (2, 3, 6, 7)), "peak_bytes": ((7,) * 4, (7,) * 4)}
+    assert done == [1, 2, 3, 4]
+    assert 0 <= load <= 1
+
+
+def test_a_failed_process_says_why_in_a_line() -> None:
+    with pytest.raises(WorkerError, match=r"step failed \(exit 1\): ValueError: contestant must be"):
+        run_job(
+            "step",
+            threads=1,
+            case=MINUTE.to_json(),
+            name="nobody",
+            phase="step",
+            seconds=0.0,
+            products=False,
+        )
+
+
+def test_the_machine_is_described() -> None:
+    machine = describe_machine()
+    assert machine["processor"]
+    assert machine["libraries"]["numpy"] == np.__version__
+    assert 1 <= default_threads() <= len(usable_processors())
+    assert 0 <= LoadMeter().share_of_others() <= 1
+    assert json.loads(json.dumps(machine)) == machine
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident now")
+def test_the_peak_of_memory_sees_what_came_and_went() -> None:
+    before = memory.resident_bytes()
+    del_me = np.ones(2**24)
+    size = del_me.nbytes
+    del del_me
+    peak = memory.peak_bytes()
+    assert before is not None
+    assert peak is not None
+    assert peak >= before + size // 2
+
+
+@pytest.fixture(scope="module")
+def measured() -> Comparison:
+    """A minute model against torch, in real fresh processes."""
+    session = Session(Plan(pairs=2, seconds=0.01, peak_seconds=0.01), threads=1)
+    sides = Side("numpy", 1), Side("torch-eager", 1)
+    found = session.race(MINUTE, *sides, phase="step")
+    assert isinstance(found, Comparison), found
+    return found
+
+
+def test_a_race_measures_everything(measured: Comparison) -> None:
+    assert {len(side) for sides in measured.samples.values() for side in sides} == {2}
+    assert {"as installed", "matrix products", "remainder"} <= measured.ratios.keys()
+    assert measured.errors is not None
+    assert max(measured.errors) <= LIMIT
+    for side in (0, 1):
+        assert measured.tokens_per_second(side)
+        assert measured.flops_per_second(side)
+    if sys.platform == "linux":
+        assert {"peak memory", "memory growth"} <= measured.ratios.keys()
+
+
+def test_who_cannot_run_is_skipped_with_the_reason() -> None:
+    alone = dataclasses.replace(MINUTE, batch_size=1)
+    session = Session(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=1)
+    found = session.race(alone, Side("numpy", 1), Side("torch-shards", 1), phase="step")
+    assert found == Skipped("minute", "torch-shards", "one sequence makes one shard")
+
+
+# Result files
+
+
+def results_of(*comparisons: Comparison, threads: int = 1) -> Results:
+    blas = {"blas": "openblas 1", "kernel": "Haswell", "threads": threads}
+    machine = {
+        **describe_machine(),
+        "date": "2030-01-01",
+        "threads": threads,
+        "blas": {"numpy": blas, "torch": {**blas, "blas": "mkl 2", "build": "one\ntwo"}},
+        "peak": {"numpy": 1e11, "torch": 2e11},
+    }
+    skipped = [Skipped("minute", "jax", "jax is not installed")]
+    return Results("step", {"quick": True, "threads": threads}, machine, list(comparisons), skipped)
+
+
+def invented(scale: float = 1.0, **changes: Any) -> Comparison:
+    """Return a comparison with samples that nobody measured, for what is computed from them."""
+    random = np.random.default_rng(5)
+    first, second = (tuple(random.normal(size, 0.01 * size, 20).tolist()) for size in (0.6 * scale, 1.0))
+    half = (tuple(value / 2 for value in first), tuple(value / 4 for value in second))
+    return Comparison(
+        **{
+            "subject": "nano",
+            "first": "numpy",
+            "second": "torch-eager",
+            "threads": (1, 1),
+            "samples": {"seconds": (first, second), "products_seconds": half},
+            "load": 0.0,
+            "tokens": 768,
+            "flops": 10**9,
+            "errors": (1e-5, 0.0),
+            **changes,
+        }
+    )
+
+
+def test_the_three_ratios_are_what_their_names_say() -> None:
+    ratios = invented().ratios
+    values = {name: ratio.value for name, ratio in ratios.items() if ratio is not None}
+    assert values["as installed"] == pytest.approx(0.6, rel=0.02)
+    assert values["matrix products"] == pytest.approx(0.6 * 2, rel=0.02)
+    assert values["remainder"] == pytest.approx(0.6 * 0.5 / 0.75, rel=0.02)
+
+
+def test_a_result_file_gives_back_what_was_saved(tmp_path: Path, measured: Comparison) -> None:
+    results = results_of(measured, invented(errors=None, tokens=None))
+    path = tmp_path / "mine.json"
+    results.save(path)
+    assert Results.load(path) == results
+    assert list(tmp_path.iterdir()) == [path]
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["comparisons"][0]["ratios"].keys() == measured.ratios.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "is no benchmark result"),
+        ("[]", "is no benchmark result"),
+        ("{}", "format is missing"),
+        ('{"format": 99}', "its format is 99"),
+        ('{"format": 1, "command": "step"}', "settings is missing"),
+    ],
+)
+def test_what_is_no_result_file_is_refused_in_a_line(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=fault) as caught:
+        Results.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_samples_that_are_no_pairs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    results_of(invented()).save(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["comparisons"][0]["samples"]["seconds"][0].pop()
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ValueError, match="seconds holds 19 and 20 samples"):
+        Results.load(path)
+
+
+def test_two_files_are_compared_where_both_measured_the_same() -> None:
+    first = results_of(invented(), invented(subject="small"))
+    second = results_of(invented(scale=0.5), threads=2)
+    ((one, other),) = matches(first, second)
+    assert one.subject == "nano"
+    ratio = change(one, other, 0)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(2, rel=0.02)
+    assert not ratio.spans_one
+    unchanged = change(one, other, 1)
+    assert unchanged is not None
+    assert unchanged.spans_one
+    assert list(differences(first, first)) == []
+    lines = list(differences(first, second))
+    assert "settings threads: 1 | 2" in lines
+    assert "blas numpy threads: 1 | 2" in lines
+
+
+def test_compare_prints_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / name) for name in ("one.json", "other.json", "none.json")]
+    for path, results in zip(
+        paths, (results_of(invented()), results_of(invented(0.5), threads=2), results_of()), strict=True
+    ):
+        results.save(Path(path))
+    assert main(["compare", *paths[:2]]) == 0
+    printed = capsys.readouterr().out
+    assert "differs: settings threads: 1 | 2" in printed
+    assert "2.00" in printed
+    assert main(["compare", paths[0], paths[2]]) == 1
+    assert "nothing in common" in capsys.readouterr().err
+
+
+# What people read
+
+
+def test_the_table_names_processor_and_both_libraries() -> None:
+    results = results_of(invented())
+    text = markdown(results)
+    assert results.machine["processor"] in text
+    assert "openblas 1 (Haswell)" in text
+    assert "mkl 2 (Haswell)" in text
+    assert results_table(results).row_count == 1
+
+
+def test_unstable_comparisons_are_marked() -> None:
+    busy = invented(load=0.9)
+    assert "UNSTABLE" in markdown(results_of(busy))
+    assert "UNSTABLE" not in markdown(results_of(invented()))
+
+
+def test_a_picture_is_made(tmp_path: Path, measured: Comparison) -> None:
+    path = tmp_path / "ratios.svg"
+    plot_ratios(results_of(measured, invented()), path)
+    assert "<svg" in path.read_text(encoding="utf-8")
+
+
+def test_tables_go_between_the_marks_and_nowhere_else() -> None:
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    once = put_between_marks(text, "new\n")
+    assert once == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+    assert put_between_marks(once, "new\n") == once
+    assert put_between_marks(once, "") == f"before\n{BEGIN}\n{END}\nafter\n"
+    for bad in ("no marks", f"{END}\n{BEGIN}", text + text):
+        with pytest.raises(ValueError, match="once and in this order"):
+            put_between_marks(bad, "new\n")
+
+
+def test_the_readme_shows_what_the_committed_results_say() -> None:
+    text = (PROJECT / "README.md").read_text(encoding="utf-8")
+    files = sorted((PROJECT / "benchmarks/results").glob("*.json"))
+    assert put_between_marks(text, make_tables(files), "README.md") == text, (
+        "run: python -m benchmarks table benchmarks/results/*.json --into README.md"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fault"),
+    [
+        (["step", "--cases", "giant"], 2, "cases must be among nano, small"),
+        (["step", "--opponents", "abacus"], 2, "opponents must be among torch-eager"),
+        (["step", "--threads", "0"], 2, "threads must lie in 1.."),
+        (["op", "--cases", "giant"], 2, "cases must be among"),
+        (["decode", "--new-tokens", "0"], 2, "new_tokens must be at least 1"),
+        (["decode", "--preset", "nano", "--new-tokens", "64"], 2, "must fit 64 positions"),
+        (["scaling", "--axes", "H"], 2, "axes must be among T, B, V, L, threads"),
+        (["ladder", "--cases", "giant"], 2, "cases must be among"),
+        (["step", "--out", "README.md"], 2, "README.md: is there already"),
+        (["compare", "absent.json", "README.md"], 1, "absent.json: No such file"),
+        (["table", "README.md"], 1, "README.md is no benchmark result"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    arguments: list[str],
+    code: int,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(PROJECT)
+    assert main(arguments) == code
+    error = capsys.readouterr().err
+    assert fault in error
+    assert error.count("\n") == 1
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as caught:
+            main([name, "--help"])
+        assert caught.value.code == 0
+    assert "--quick" in capsys.readouterr().out
