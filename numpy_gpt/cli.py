@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from numpy_gpt import __version__, generate
-from numpy_gpt.config import EvaluateConfig, ExportConfig, ImportConfig, SampleConfig, TrainConfig
+from numpy_gpt.config import (
+    EvaluateConfig,
+    ExplainConfig,
+    ExportConfig,
+    ImportConfig,
+    SampleConfig,
+    TrainConfig,
+)
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
+from numpy_gpt.learn.explorer import check_place
+from numpy_gpt.learn.explorer import explain as explain_step
 from numpy_gpt.parallel import blas_threads
 from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table, precision_table
 from numpy_gpt.text.corpus import read_text
@@ -271,11 +281,25 @@ def _verify_lockstep(config: VerifyConfig) -> int:
     return DONE if report.passed else FAILED
 
 
+def explain(config: ExplainConfig) -> int:
+    """Write the page about one training step."""
+    console = _console()
+    check_place(config.out)
+    with console.status("training a tiny model, measuring its gradients, planting mistakes"):
+        page = explain_step(config.text)
+    config.out.write_text(page, encoding="utf-8")
+    console.print(f"{config.out}: {len(page.encode()) / 1e6:.1f} MB; open it in any browser")
+    if config.open:
+        webbrowser.open(config.out.resolve().as_uri())
+    return DONE
+
+
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "train": (TrainConfig, train),
     "sample": (SampleConfig, sample),
     "evaluate": (EvaluateConfig, evaluate),
     "verify": (VerifyConfig, verify),
+    "explain": (ExplainConfig, explain),
     "prepare": (PrepareConfig, prepare),
     "import": (ImportConfig, import_weights),
     "export": (ExportConfig, export),
