@@ -7,6 +7,7 @@ import dataclasses
 import signal
 import sys
 import time
+import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,6 +20,7 @@ from numpy_gpt import __version__, generate
 from numpy_gpt.config import (
     OPS_OF_A_FOLDER,
     EvaluateConfig,
+    ExplainConfig,
     ExportConfig,
     ImportConfig,
     SampleConfig,
@@ -27,6 +29,8 @@ from numpy_gpt.config import (
 )
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
 from numpy_gpt.learn.exercises import LearnerOps, UnknownExerciseError, Workbook, load_learner_ops
+from numpy_gpt.learn.explorer import check_place
+from numpy_gpt.learn.explorer import explain as explain_step
 from numpy_gpt.output import Output, open_streams, say_on_standard_error, settle
 from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table, precision_table
 from numpy_gpt.text.corpus import read_text
@@ -321,11 +325,25 @@ def exercise(config: ExerciseConfig) -> int:
     return FAILED if answer.solved is False else DONE
 
 
+def explain(config: ExplainConfig) -> int:
+    """Write the page about one training step."""
+    console = Output()
+    check_place(config.out)
+    with console.status("training a tiny model, measuring its gradients, planting mistakes"):
+        page = explain_step(config.text)
+    config.out.write_text(page, encoding="utf-8")
+    console.print(f"{config.out}: {len(page.encode()) / 1e6:.1f} MB; open it in any browser")
+    if config.open:
+        webbrowser.open(config.out.resolve().as_uri())
+    return DONE
+
+
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "train": (TrainConfig, train),
     "sample": (SampleConfig, sample),
     "evaluate": (EvaluateConfig, evaluate),
     "verify": (VerifyConfig, verify),
+    "explain": (ExplainConfig, explain),
     "prepare": (PrepareConfig, prepare),
     "import": (ImportConfig, import_weights),
     "export": (ExportConfig, export),

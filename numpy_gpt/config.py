@@ -426,3 +426,18 @@ class ExportConfig:
 
     out: Path
     checkpoint: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplainConfig:
+    """Write a page that shows one training step of a tiny GPT, every number of it.
+
+    Args:
+        text: a sentence to learn; of a long text, its first seventeen words.
+        out: the HTML file to write; it may replace such a page, but no other file.
+        open: show the page in the browser.
+    """
+
+    text: str = "the cat sat on the mat and the dog sat on the rug"
+    out: Path = Path("explorer.html")
+    open: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,33 @@ def answer(
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves this one without types
     gradients = {name: p.grad.numpy() for name, p in twin.named_parameters() if p.grad is not None}
     return Answer(logits.detach().numpy(), loss.item(), gradients)
+
+
+def activation_gradients(
+    model: numpy_gpt.GPT, token_ids: ArrayLike, target_ids: ArrayLike
+) -> dict[str, NDArray[Any]]:
+    """Return the loss's gradient for what goes into and comes out of each module of a model's torch twin.
+
+    The names are the modules', with `.input` or `.output` after them. An array with several readers, such as
+    the residual stream, has the sum of what they send back.
+    """
+    twin = from_numpy(model)
+    activations: dict[str, Tensor] = {}
+
+    def remember(name: str) -> Callable[..., None]:
+        def hook(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            for end, tensor in (("input", inputs[0]), ("output", output)):
+                if tensor.requires_grad:
+                    tensor.retain_grad()
+                    activations[f"{name}.{end}"] = tensor
+
+        return hook
+
+    for name, module in twin.named_modules():
+        module.register_forward_hook(remember(name))
+    _, loss = _logits_and_loss(twin, token_ids, target_ids)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves this one without types
+    return {name: t.grad.numpy() for name, t in activations.items() if t.grad is not None}
 
 
 def _logits_and_loss(twin: GPT, token_ids: ArrayLike, target_ids: ArrayLike) -> tuple[Tensor, Tensor]:

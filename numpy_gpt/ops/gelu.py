@@ -71,7 +71,8 @@ def gelu_forward(x: Array, *, approximate: str = "tanh") -> tuple[Array, GeluSav
         gate = 0.5 * _erfc(-bounded / math.sqrt(2)).astype(x.dtype)  # (...)
     else:
         raise ValueError(f'approximate must be "tanh" or "none", not {approximate!r}')
-    return x * gate, GeluSaved(x, gate, approximate)
+    y = x * gate  # (...)
+    return y, GeluSaved(x, gate, approximate)
 
 
 def gelu_backward(
@@ -81,9 +82,11 @@ def gelu_backward(
     (d_x,) = out or (None,)
     x, gate, approximate = saved
     bounded = np.clip(x, -SATURATED, SATURATED)  # (...)
+    # gate = g(x): what it changes by when x moves
     if approximate == "tanh":
         slope = 2 * gate * (1 - gate) * SQRT_2_OVER_PI * (1 + 3 * CUBIC * bounded * bounded)  # (...)
     else:
         slope = np.exp(-0.5 * bounded * bounded) / math.sqrt(2 * math.pi)  # (...)
+    # y = x * gate, and gate is made from x too: the product rule
     d_x = deliver(d_y * (gate + bounded * slope), d_x)  # (...)
     return (d_x,)

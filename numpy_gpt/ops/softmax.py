@@ -61,6 +61,7 @@ def softmax_backward(
     """Return (d_x (..., n),)."""
     (d_x,) = out or (None,)
     (y,) = saved
+    # y = exponentials / their sum over the row, in which every x of the row has a part (derivation above)
     row_term = np.sum(d_y * y, axis=-1, keepdims=True)  # (..., 1)
     d_x = deliver(y * (d_y - row_term), d_x)  # (..., n)
     return (d_x,)

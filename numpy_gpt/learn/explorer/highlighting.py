@@ -1,0 +1,13 @@
+"""Python source as HTML, one string per line, with a class for each kind of token."""
+
+from __future__ import annotations
+
+
+def highlight_lines(source: str) -> list[str]:
+    """Return each line of the source as HTML, escaped, its tokens in `<span class=...>`."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    html = highlight(source, PythonLexer(stripnl=False, ensurenl=True), HtmlFormatter(nowrap=True))
+    return str(html).rstrip("\n").split("\n")
