@@ -32,6 +32,7 @@ from numpy_gpt.learn.exercises import LearnerOps, UnknownExerciseError, Workbook
 from numpy_gpt.learn.explorer import check_place
 from numpy_gpt.learn.explorer import explain as explain_step
 from numpy_gpt.output import Output, open_streams, say_on_standard_error, settle
+from numpy_gpt.parallel import blas_is_steerable
 from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table, precision_table
 from numpy_gpt.text.corpus import read_text
 from numpy_gpt.text.prepare import PrepareConfig
@@ -42,6 +43,7 @@ from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, read_desc
 from numpy_gpt.training.data import load_data
 from numpy_gpt.training.evaluation import evaluate as evaluate_model
 from numpy_gpt.training.interruption import Terminated, gentle_interruption, tidy_interruption
+from numpy_gpt.training.memory import gigabytes, training_bytes
 from numpy_gpt.training.run_folder import RunFolder
 from numpy_gpt.training.trainer import Trainer
 from numpy_gpt.verify.kill_matrix import kill_matrix
@@ -73,6 +75,11 @@ def train(config: TrainConfig) -> int:
     console.print(
         f"{data.description}: {data.num_bytes:,} bytes, fingerprint {data.text_fingerprint}; "
         f"{len(data.training_ids):,} tokens to learn from, {len(data.validation_ids):,} held out"
+    )
+    needed = training_bytes(config, shape, trainer.model.ops)
+    console.print(
+        f"on {trainer.model.threads} threads, with about {gigabytes(needed)} of memory"
+        + ("" if blas_is_steerable() else "; NumPy's BLAS here chooses its threads itself")
     )
     if config.resume:
         console.print(f"going on from {config.resume}, step {trainer.step:,}")

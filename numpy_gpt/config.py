@@ -140,7 +140,7 @@ OPS_OF_A_FOLDER = "folder"
 """What a checkpoint says of a run that computed with somebody's own functions. It does not say where they
 lie: no code runs because a checkpoint names it, so who resumes such a run gives the folder again."""
 
-CHANGEABLE = ("text", "threads", "eval_interval", "stop_after", "out", "resume")
+CHANGEABLE = ("text", "threads", "recompute", "eval_interval", "stop_after", "out", "resume")
 """The settings that may differ when a run is resumed: its fingerprint tells a text, not its path."""
 
 
@@ -178,12 +178,14 @@ class TrainConfig:
         seed: of the initial weights and of every batch.
         dtype: float32 or float64, for all arithmetic.
         threads: to compute on; without it, as many as the machine's cores, or its container's quota, allow.
+        recompute: make each block's activations again when they are needed: less memory, a third more time.
         ops: what to compute with: fast, book, or a folder of exercises, whose solved ones take the place of
             the book's operations.
         out: a new folder for checkpoints, metrics and picture; without it, runs/<date-time>, or when
             resuming, the folder of the checkpoint.
         resume: a checkpoint to go on from, exactly as if the run had never stopped. It brings all settings
-            along; of them only threads, eval_interval, stop_after, out and the place of the text may change.
+            along; of them only threads, recompute, eval_interval, stop_after, out and the place of the text
+            may change.
 
     Raises:
         ValueError: naming the first setting that makes no run.
@@ -213,6 +215,7 @@ class TrainConfig:
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
     threads: int | None = None
+    recompute: bool = False
     ops: str = "fast"
     out: Path | None = None
     resume: Path | None = None

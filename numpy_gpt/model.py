@@ -282,9 +282,8 @@ class GPT:
         target_ids = check_target_ids(target_ids, token_ids.shape, config.vocabulary_size)
         if divisor is None:
             divisor = max(1, int(np.sum(target_ids != IGNORED_TARGET)))
-        copies = (self.threads - 1) * self.parameters.flat.nbytes
-        apart = self._is_tuned and len(token_ids) >= self.threads and copies <= GRADIENT_COPIES_BYTES
-        num_shards = self.threads if apart else 1
+        tuned, gradient_bytes = self._is_tuned, self.parameters.flat.nbytes
+        shards = num_shards(len(token_ids), self.threads, gradient_bytes) if tuned else 1
 
         def with_workspace(*shard: Any) -> Result:
             # Nothing but gradients and losses outlives a shard, so its memory serves the next call too.
@@ -298,11 +297,11 @@ class GPT:
             finally:
                 self._spare_workspaces.append(workspace)
 
-        parts = zip(*(np.array_split(ids, num_shards) for ids in (token_ids, target_ids)), strict=True)
+        parts = zip(*(np.array_split(ids, shards) for ids in (token_ids, target_ids)), strict=True)
         tasks = [
             functools.partial(with_workspace, number, *part, divisor) for number, part in enumerate(parts)
         ]
-        with blas_threads(1) if apart else self._at_work():
+        with blas_threads(1) if shards > 1 else self._at_work():
             return self._team.run(tasks)
 
     def _at_work(self) -> contextlib.AbstractContextManager[None]:
@@ -431,6 +430,12 @@ class GPT:
 
     def __repr__(self) -> str:
         return f"GPT({self.config}, {self.parameters.flat.size:,} parameters, {self.dtype})"
+
+
+def num_shards(num_sequences: int, threads: int, gradient_bytes: int) -> int:
+    """Return into how many parts, one a thread, the kernels' batch is split; see `GPT._in_shards`."""
+    copies = (threads - 1) * gradient_bytes
+    return threads if num_sequences >= threads and copies <= GRADIENT_COPIES_BYTES else 1
 
 
 def initial_parameters(config: GPTConfig, seed: int, dtype: DTypeLike) -> Parameters:

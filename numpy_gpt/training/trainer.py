@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numpy_gpt.config import TrainConfig
-from numpy_gpt.model import GPT
+from numpy_gpt.model import GPT, TABLES
 from numpy_gpt.ops import Ops
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.text.batches import training_batch
@@ -20,6 +20,7 @@ from numpy_gpt.training.checkpoint import Checkpoint
 from numpy_gpt.training.clipping import clip_gradients
 from numpy_gpt.training.data import TrainingData
 from numpy_gpt.training.evaluation import Evaluation, evaluate
+from numpy_gpt.training.memory import require_memory, training_bytes
 from numpy_gpt.training.schedule import learning_rate_at
 
 
@@ -77,11 +78,20 @@ class Trainer:
         """Return a trainer of a fresh model, whose settings say which tokenizer the data have.
 
         It computes with `ops`, or else with the config's table.
+
+        Raises:
+            MemoryError: when the machine cannot hold it.
         """
         config = config.with_tokenizer(data.tokenizer.name, data.requested_vocabulary)
         model_config = config.model_config(data.tokenizer.n_vocab)
+        require_memory(training_bytes(config, model_config, ops or TABLES[config.ops]))
         model = GPT(
-            model_config, seed=config.seed, dtype=config.dtype, ops=ops or config.ops, threads=config.threads
+            model_config,
+            seed=config.seed,
+            dtype=config.dtype,
+            ops=ops or config.ops,
+            threads=config.threads,
+            recompute=config.recompute,
         )
         optimizer = AdamW(
             model.parameters,
@@ -108,7 +118,10 @@ class Trainer:
                 name = what.removesuffix("_fingerprint")
                 raise ValueError(f"the {name} has changed: its fingerprint is {now}, but was {then}")
         model = GPT.from_parameters(
-            checkpoint.model.parameters, ops=ops or config.ops, threads=config.threads
+            checkpoint.model.parameters,
+            ops=ops or config.ops,
+            threads=config.threads,
+            recompute=config.recompute,
         )
         return cls(config, data, model, checkpoint.optimizer, checkpoint.step)
 
