@@ -2,9 +2,11 @@
 
 How it differs from the book: queries are taken in blocks, and a block sees only the keys of its own past, so
 that what lies above the diagonal is skipped but for the block's own corner. Heads are split and joined by
-views, never copied: BLAS reads and writes rows that lie apart. Saved are two numbers a row, m and z, from
-which backward makes the weights again; so what training keeps grows as T and not as T². What the book does
-to rows of Tk numbers happens to rows of D numbers where it can, here with e for the exponentials:
+views: BLAS reads and writes rows that lie apart. A tile has its keys down and its queries across, for NumPy
+is quick to find the largest of each column and slow to find that of a short row, and BLAS is quickest without
+a transposed right factor. Saved are two numbers a query, m and z, from which backward makes the weights
+again; so what training keeps grows as T and not as T². What the book does to Tk numbers a query happens to D
+numbers where it can, here with e for the exponentials:
 
     weights_tu = e_tu / z_t        e_tu = exp(s_tu - m_t)      m_t = max_u s_tu      z_t = Σ_u e_tu
     context_t = (Σ_u e_tu v_u) / z_t                           the division after the sum
@@ -17,6 +19,7 @@ Source
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -39,8 +42,8 @@ class AttentionSaved(NamedTuple):
     keys: Array  # (B, H, Tk, D)
     values: Array  # (B, H, Tk, D)
     context: Array  # (B, H, Tq, D): for the softmax's row term
-    largest: Array  # (B, H, Tq, 1): m
-    sums: Array  # (B, H, Tq, 1): z; with m, what makes the weights again
+    largest: Array  # (B, H, 1, Tq): m
+    sums: Array  # (B, H, 1, Tq): z; with m, what makes the weights again
 
 
 def attention_forward(
@@ -50,18 +53,19 @@ def attention_forward(
     check_shapes(queries, keys, values, num_heads)
     context = empty(queries.shape, queries.dtype)  # (B, Tq, C)
     q, k, v, mixed = (_heads(array, num_heads) for array in (queries, keys, values, context))
-    largest, sums = (empty((*q.shape[:-1], 1), q.dtype) for _ in range(2))  # (B, H, Tq, 1)
+    largest, sums = (empty((*q.shape[:2], 1, q.shape[2]), q.dtype) for _ in range(2))  # (B, H, 1, Tq)
 
     def attend(part: tuple[slice, slice]) -> None:
-        for rows, num_keys, mask in _query_blocks(q.shape[2], k.shape[2]):
-            tile = _scores(q[part][..., rows, :], k[part][..., :num_keys, :], mask)  # (b, h, n, u)
-            m, z, block = (array[part][..., rows, :] for array in (largest, sums, mixed))
-            np.max(tile, axis=-1, keepdims=True, out=m)  # (b, h, n, 1)
+        for rows, num_keys in _query_blocks(q.shape[2], k.shape[2]):
+            tile = _scores(q[part][..., rows, :], k[part][..., :num_keys, :])  # (b, h, u, n)
+            m, z = largest[part][..., rows], sums[part][..., rows]  # (b, h, 1, n)
+            np.max(tile, axis=-2, keepdims=True, out=m)
             tile -= m
             np.exp(tile, out=tile)
-            np.matmul(tile, np.ones((num_keys, 1), tile.dtype), out=z)  # (b, h, n, 1)
-            np.matmul(tile, v[part][..., :num_keys, :], out=block)  # (b, h, n, D)
-            block /= z
+            np.matmul(np.ones((1, num_keys), tile.dtype), tile, out=z)
+            block = mixed[part][..., rows, :]  # (b, h, n, D)
+            np.matmul(tile.swapaxes(-2, -1), v[part][..., :num_keys, :], out=block)
+            block /= z.swapaxes(-2, -1)
 
     _for_each_part(attend, q, k)
     return context, AttentionSaved(q, k, v, mixed, largest, sums)
@@ -79,27 +83,27 @@ def attention_backward(
     )
     d_mixed, d_q, d_k, d_v = (_heads(array, H) for array in (d_context, d_queries, d_keys, d_values))
 
+    scale = 1 / math.sqrt(D)
+
     def backward(part: tuple[slice, slice]) -> None:
         q_part, k_part, v_part = q[part], k[part], v[part]
-        d_part = d_mixed[part] / sums[part]  # (b, h, Tq, D)
-        row_terms = np.vecdot(d_part, context[part])[..., None]  # (b, h, Tq, 1)
         # From the last block, which sees every key, back to the first: the later ones add to a part.
-        for rows, num_keys, mask in reversed(list(_query_blocks(q.shape[2], k.shape[2]))):
-            past_k, past_v = k_part[..., :num_keys, :], v_part[..., :num_keys, :]  # (b, h, u, D)
-            q_block, d_block = q_part[..., rows, :], d_part[..., rows, :]  # (b, h, n, D)
-            e = _scores(q_block, past_k, mask)  # (b, h, n, u)
-            e -= largest[part][..., rows, :]
+        for rows, num_keys in reversed(list(_query_blocks(q.shape[2], k.shape[2]))):
+            q_block, past_k = q_part[..., rows, :], k_part[..., :num_keys, :]  # (b, h, n, D), (b, h, u, D)
+            m, z = largest[part][..., rows], sums[part][..., rows]  # (b, h, 1, n)
+            e = _scores(q_block, past_k)  # (b, h, u, n)
+            e -= m
             np.exp(e, out=e)
-            # context = weights @ v
-            _write_or_add(e.swapaxes(-2, -1), d_block, d_v[part])
-            d_scores = np.matmul(d_block, past_v.swapaxes(-2, -1))  # (b, h, n, u)
-            # weights = softmax(scores / √D)
-            d_scores -= row_terms[..., rows, :]
+            # context = (e / z)ᵀ @ v
+            d_block = d_mixed[part][..., rows, :] / z.swapaxes(-2, -1)  # (b, h, n, D)
+            _write_or_add(e, d_block, d_v[part])
+            # e / z = softmax(scores); scores = k @ (q / √D)ᵀ, whose √D is divided by here already
+            row_terms = np.vecdot(d_block, context[part][..., rows, :])[..., None, :] * scale  # (b, h, 1, n)
+            d_scores = _tile(v_part[..., :num_keys, :], _columns(d_block, scale))  # (b, h, u, n)
+            d_scores -= row_terms
             d_scores *= e
-            d_scores *= 1 / math.sqrt(D)
-            # scores = q @ kᵀ
-            np.matmul(d_scores, past_k, out=d_q[part][..., rows, :])
-            _write_or_add(d_scores.swapaxes(-2, -1), q_block, d_k[part])
+            np.matmul(d_scores.swapaxes(-2, -1), past_k, out=d_q[part][..., rows, :])
+            _write_or_add(d_scores, q_block, d_k[part])
 
     _for_each_part(backward, q, k)
     return d_queries, d_keys, d_values
@@ -111,20 +115,35 @@ def _heads(x: Array, num_heads: int) -> Array:
     return x.reshape(B, T, num_heads, C // num_heads).transpose(0, 2, 1, 3)
 
 
-def _query_blocks(num_queries: int, num_keys: int) -> Iterator[tuple[slice, int, Array]]:
-    """Yield blocks of queries, how many keys each may see, and the mask (n, n) of its last n keys."""
+def _query_blocks(num_queries: int, num_keys: int) -> Iterator[tuple[slice, int]]:
+    """Yield blocks of queries, and how many keys the last of each may see."""
     for first in range(0, num_queries, QUERY_BLOCK):
         rows = slice(first, min(first + QUERY_BLOCK, num_queries))
-        n = rows.stop - first
-        yield rows, num_keys - num_queries + rows.stop, causal_mask(n, n)
+        yield rows, num_keys - num_queries + rows.stop
 
 
-def _scores(q: Array, k: Array, mask: Array) -> Array:
-    """Return the scaled scores (b, h, n, u) of n queries, minus infinity for the keys in their future."""
-    scaled = q * (1 / math.sqrt(q.shape[-1]))  # (b, h, n, D)
-    scores: Array = np.matmul(scaled, k.swapaxes(-2, -1))  # (b, h, n, u)
-    np.copyto(scores[..., -len(mask) :], -math.inf, where=mask)
+def _scores(q: Array, k: Array) -> Array:
+    """Return the scaled scores (b, h, u, n) of a block of queries, minus infinity for future keys."""
+    scores = _tile(k, _columns(q, 1 / math.sqrt(q.shape[-1])))  # (b, h, u, n)
+    scores[..., -q.shape[2] :, :] += _future(q.shape[2], scores.dtype.char)
     return scores
+
+
+def _tile(rows: Array, columns: Array) -> Array:
+    """Return rows (b, h, u, D) @ columns (b, h, D, n) in memory that is used again."""
+    tile = empty((*rows.shape[:-1], columns.shape[-1]), rows.dtype)  # (b, h, u, n)
+    return np.matmul(rows, columns, out=tile)
+
+
+def _columns(rows: Array, scale: float) -> Array:
+    """Return rows (b, h, n, D), scaled, as columns (b, h, D, n) that lie as a product reads them fastest."""
+    return np.multiply(rows.swapaxes(-2, -1), scale, order="C")
+
+
+@functools.lru_cache(maxsize=8)
+def _future(n: int, dtype: str) -> Array:
+    """Return (n, n), minus infinity where the key, down, is in the future of the query, across; else zero."""
+    return np.where(causal_mask(n, n).T, -math.inf, 0).astype(dtype)
 
 
 def _write_or_add(left: Array, right: Array, whole: Array) -> None:

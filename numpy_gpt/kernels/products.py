@@ -21,7 +21,7 @@ def product(a: Array, b: Array, out: Array) -> Array:
     """
     m, n = out.shape
     k = a.shape[1]
-    cost = k * min(m, n) / MULTIPLY_ADDS  # of a row or a column
+    cost = k * (1 + min(m, n) / MULTIPLY_ADDS)  # of a row or a column: to read it, and to use it
     if m >= n:
         share(lambda i, j: np.matmul(a[i:j], b, out=out[i:j]), m, cost=cost)
     else:
