@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -287,7 +289,7 @@ def test_what_it_prints_is_shown_once_and_in_part(folder: Path, capsys: pytest.C
     [
         (
             "while True: print('x' * 100)",
-            "no end after 1 seconds in a/softmax.py, line {}, in softmax_backward",
+            "no end to be seen in a/softmax.py, line {}, in softmax_backward: a loop",
         ),
         ("__import__('os')._exit(5)", "a/softmax.py ended the whole program, with exit code 5"),
         (
@@ -448,3 +450,27 @@ def test_learner_ops_deliver_into_out(folder: Path) -> None:
     assert delivered[1] is place
     for one, other in zip(fresh, delivered, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+# --- what the README shows ----------------------------------------------------------------------------------
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.mark.skipif(not README.exists(), reason="the README stands only in the checkout")
+def test_the_readmes_learner_hears_what_it_shows(folder: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    attempt = re.search(r"```python\n(def layer_norm_backward.*?)\n```", text, flags=re.DOTALL)
+    assert attempt
+    for source in (with_function(find("layer_norm"), attempt[1]), solved(find("layer_norm"))):
+        write(folder, "layer_norm", source)
+        answer = "\n".join(Workbook(Path("exercises")).check("layer_norm").lines)
+        assert textwrap.indent(answer, "    ") in text
+
+
+@pytest.mark.skipif(not README.exists(), reason="the README stands only in the checkout")
+def test_the_readmes_breakpoint_stands_at_a_line_of_a_backward_pass() -> None:
+    place = re.search(r'"break (numpy_gpt/ops/\w+\.py):(\d+)"', README.read_text(encoding="utf-8"))
+    assert place
+    line = (README.parent / place[1]).read_text(encoding="utf-8").splitlines()[int(place[2]) - 1]
+    assert line.startswith("    d_normalized = ")
