@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -354,7 +355,10 @@ def test_training_with_the_books_solutions_is_training_with_the_book(
 ) -> None:
     solve(folder, *OP_EXERCISES)
     assert outcome("train", *TINY, *STEPS, "--ops", "exercises", "--out", "mine") == 0
-    assert f"computed by you: {', '.join(Ops._fields)}; by the book: nothing" in capsys.readouterr().out
+    called = ", ".join(name for name in Ops._fields if name != "softmax")
+    said = capsys.readouterr().out
+    assert f"computed by you: {called}; by the book: nothing" in said
+    assert "softmax: solved; but a model calls it within attention only" in said
     assert outcome("train", *TINY, *STEPS, "--ops", "book", "--out", "books") == 0
     assert tensors(Path("mine/last.safetensors")) == tensors(Path("books/last.safetensors"))
 
@@ -365,6 +369,23 @@ def test_every_function_of_the_table_is_the_learners(folder: Path) -> None:
     for name, op in zip(Ops._fields, table, strict=True):
         assert op.forward is not getattr(book, name).forward
         assert op.backward is not getattr(book, name).backward
+
+
+def test_each_operation_that_is_said_to_be_the_learners_is_called_in_training(folder: Path) -> None:
+    solve(folder, *OP_EXERCISES)
+    counting = (
+        "\nCALLS = []\n_right = {0}\ndef {0}(d, saved):\n    CALLS.append(1)\n    return _right(d, saved)\n"
+    )
+    for name in OP_EXERCISES:
+        source = solved(find(name)) + counting.format(find(name).solution.__name__)
+        write(folder, name, source)
+    table = load_learner_ops(folder).table
+    calls = {name: sys.modules[f"numpy_gpt_exercise_{name}"].CALLS for name in OP_EXERCISES}
+    for made in calls.values():
+        made.clear()
+    model = ng.GPT(ng.GPTConfig(5, 4, 4, 2, 1), ops=table)
+    model.loss_and_gradients([[0, 1, 2]], [[1, 2, 3]])
+    assert {name for name, made in calls.items() if not made} == set(learner_ops.NOT_CALLED)
 
 
 def test_what_is_not_solved_is_left_to_the_book(folder: Path) -> None:
