@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -287,7 +290,7 @@ def test_what_it_prints_is_shown_once_and_in_part(folder: Path, capsys: pytest.C
     [
         (
             "while True: print('x' * 100)",
-            "no end after 1 seconds in a/softmax.py, line {}, in softmax_backward",
+            "no end to be seen in a/softmax.py, line {}, in softmax_backward: a loop",
         ),
         ("__import__('os')._exit(5)", "a/softmax.py ended the whole program, with exit code 5"),
         (
@@ -352,7 +355,10 @@ def test_training_with_the_books_solutions_is_training_with_the_book(
 ) -> None:
     solve(folder, *OP_EXERCISES)
     assert outcome("train", *TINY, *STEPS, "--ops", "exercises", "--out", "mine") == 0
-    assert f"computed by you: {', '.join(Ops._fields)}; by the book: nothing" in capsys.readouterr().out
+    called = ", ".join(name for name in Ops._fields if name != "softmax")
+    said = capsys.readouterr().out
+    assert f"computed by you: {called}; by the book: nothing" in said
+    assert "softmax: solved; but a model calls it within attention only" in said
     assert outcome("train", *TINY, *STEPS, "--ops", "book", "--out", "books") == 0
     assert tensors(Path("mine/last.safetensors")) == tensors(Path("books/last.safetensors"))
 
@@ -363,6 +369,23 @@ def test_every_function_of_the_table_is_the_learners(folder: Path) -> None:
     for name, op in zip(Ops._fields, table, strict=True):
         assert op.forward is not getattr(book, name).forward
         assert op.backward is not getattr(book, name).backward
+
+
+def test_each_operation_that_is_said_to_be_the_learners_is_called_in_training(folder: Path) -> None:
+    solve(folder, *OP_EXERCISES)
+    counting = (
+        "\nCALLS = []\n_right = {0}\ndef {0}(d, saved):\n    CALLS.append(1)\n    return _right(d, saved)\n"
+    )
+    for name in OP_EXERCISES:
+        source = solved(find(name)) + counting.format(find(name).solution.__name__)
+        write(folder, name, source)
+    table = load_learner_ops(folder).table
+    calls = {name: sys.modules[f"numpy_gpt_exercise_{name}"].CALLS for name in OP_EXERCISES}
+    for made in calls.values():
+        made.clear()
+    model = ng.GPT(ng.GPTConfig(5, 4, 4, 2, 1), ops=table)
+    model.loss_and_gradients([[0, 1, 2]], [[1, 2, 3]])
+    assert {name for name, made in calls.items() if not made} == set(learner_ops.NOT_CALLED)
 
 
 def test_what_is_not_solved_is_left_to_the_book(folder: Path) -> None:
@@ -448,3 +471,27 @@ def test_learner_ops_deliver_into_out(folder: Path) -> None:
     assert delivered[1] is place
     for one, other in zip(fresh, delivered, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+# --- what the README shows ----------------------------------------------------------------------------------
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.mark.skipif(not README.exists(), reason="the README stands only in the checkout")
+def test_the_readmes_learner_hears_what_it_shows(folder: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    attempt = re.search(r"```python\n(def layer_norm_backward.*?)\n```", text, flags=re.DOTALL)
+    assert attempt
+    for source in (with_function(find("layer_norm"), attempt[1]), solved(find("layer_norm"))):
+        write(folder, "layer_norm", source)
+        answer = "\n".join(Workbook(Path("exercises")).check("layer_norm").lines)
+        assert textwrap.indent(answer, "    ") in text
+
+
+@pytest.mark.skipif(not README.exists(), reason="the README stands only in the checkout")
+def test_the_readmes_breakpoint_stands_at_a_line_of_a_backward_pass() -> None:
+    place = re.search(r'"break (numpy_gpt/ops/\w+\.py):(\d+)"', README.read_text(encoding="utf-8"))
+    assert place
+    line = (README.parent / place[1]).read_text(encoding="utf-8").splitlines()[int(place[2]) - 1]
+    assert line.startswith("    d_normalized = ")

@@ -54,12 +54,12 @@ def ask(exercise: Exercise, source: str) -> Outcome:
 
 
 def code_lines(exercise: Exercise) -> list[str]:
-    """Return the lines of the solution that compute something, without spaces and comments."""
+    """Return what the solution computes, whole lines and their parts, without spaces."""
     (function,) = ast.parse(inspect.getsource(exercise.solution)).body
     assert isinstance(function, ast.FunctionDef)
-    statements = [each for each in function.body[1:] if isinstance(each, ast.Assign)]
-    values = [ast.unparse(each.value) for each in statements]
-    return ["".join(value.split()) for value in values if len(value) > 8 and not value.startswith("out or")]
+    nodes = [node for statement in function.body[1:] for node in ast.walk(statement)]
+    parts = ["".join(ast.unparse(node).split()) for node in nodes if isinstance(node, ast.BinOp | ast.Call)]
+    return sorted({part for part in parts if len(part) > 10})
 
 
 def assert_gives_nothing_away(exercise: Exercise, text: str) -> None:
@@ -349,6 +349,21 @@ def test_names_of_the_learners_own_and_flat_arrays_are_no_mistake() -> None:
     return d_x.reshape(x.shape), d_z.T @ x.reshape(-1, x.shape[-1]), d_b
 """
     assert ask(exercise, with_function(exercise, source)).verdict == "solved"
+
+
+def test_a_reused_upstream_gradient_and_flattened_rows_are_not_blamed_for_a_later_mistake() -> None:
+    exercise = find("layer_norm")
+    source = """def layer_norm_backward(d_y, saved):
+    normalized, inverse_std, weight = saved
+    d_bias = d_y.reshape(-1, len(weight)).sum(axis=0)
+    d_weight = (d_y * normalized).reshape(-1, len(weight)).sum(axis=0)
+    d_normalized = (d_y * weight).reshape(-1, len(weight))
+    d_y = d_y * weight
+    d_x = d_y * inverse_std
+    return d_x, d_weight, d_bias
+"""
+    outcome = ask(exercise, with_function(exercise, source))
+    assert (outcome.wrong, outcome.right) == ("d_x", ("d_bias", "d_weight", "d_normalized"))
 
 
 def test_a_half_written_file_hears_how_far_it_is_right() -> None:

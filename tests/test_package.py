@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +17,7 @@ import pytest
 import numpy_gpt as ng
 import torch_gpt
 from numpy_gpt import cli
+from numpy_gpt.ops import Ops
 
 PACKAGE = Path(ng.__file__).parent
 TWIN = Path(torch_gpt.__file__).parent
@@ -202,3 +205,21 @@ def test_the_metadata_agree_with_the_code() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == ng.__version__
     assert project["scripts"]["numpy-gpt"] == f"{cli.__name__}:{cli.main.__name__}"
+
+
+LESSON = ("Equation", "Shapes", "Derivation", "Saved", "The bug that looks right")
+
+
+@pytest.mark.parametrize("name", Ops._fields)
+def test_every_operation_of_the_book_is_a_lesson_in_one_order(name: str) -> None:
+    module = importlib.import_module(f"numpy_gpt.ops.{name}")
+    title, *sections = re.split(r"^(?=\S.*$\n    )", module.__doc__ or "", flags=re.MULTILINE)
+    assert re.fullmatch(r"[A-Z][^\n]*: [^\n]+\.\n\n", title), "a title and what it does come first"
+    headings = [section.partition("\n")[0] for section in sections]
+    assert headings in ([*LESSON], [*LESSON, "Source"])
+    for section in sections:
+        assert len(section.split()) > 8, section
+    equation, derivation = sections[0], sections[2]
+    assert "=" in equation
+    assert "d_" in derivation, "a derivation ends in a gradient"
+    assert re.search(r"d_[A-Za-z]\w*_[a-z]{1,3}\b|d_x = ", derivation), "in index form"

@@ -9,10 +9,14 @@ Shapes
     largest array of a training step. This operation is one, so that a faster twin need never make it whole.
 
 Derivation
-    None of its own: the backward passes of cross_entropy.py and linear.py, last one first.
+    The backward passes of cross_entropy.py and linear.py, last one first. With z the logits, p their softmax
+    and y(b,t) the target:
+        d_z_btv = ( p_btv - [v = y(b,t)] ) d_loss / divisor     zero for an ignored position
+        d_x_btc = Σ_v d_z_btv W_vc         d_W_vc = Σ_bt d_z_btv x_btc
+    Every row of W gets a gradient from every position: a token that did not come was predicted a little too.
 
 Saved
-    What those two save.
+    What those two save: x and W, the probabilities and the targets, and what the sum was divided by.
 
 The bug that looks right
     Projecting only the last position, as for inference, and training on that. The loss falls, T times slower

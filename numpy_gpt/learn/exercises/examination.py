@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -86,14 +86,22 @@ class _Attempt(NamedTuple):
         return difference(value, expected, floor=self.truth.floor, may_be_flat=may_be_flat)
 
 
-def examine(exercise: Exercise, source: bytes, path: str) -> Outcome:
+def examine(
+    exercise: Exercise, source: bytes, path: str, *, on_return: Callable[[], None] | None = None
+) -> Outcome:
     """Run a learner's file on every case of an exercise, and say how far it is right.
 
     It runs within this process: see `trial.examine_apart` for files that may never end.
+
+    Args:
+        exercise: which it is for.
+        source: the file's bytes.
+        path: as it is shown in messages.
+        on_return: called each time that the learner's functions have come to an end on a case.
     """
     with hushed() as listener:
         try:
-            outcome = _Examination(LearnerFile(exercise, source, path)).outcome()
+            outcome = _Examination(LearnerFile(exercise, source, path), on_return).outcome()
         except LearnerError as error:
             outcome = Outcome("broken", (str(error),))
     return dataclasses.replace(outcome, printed=listener.heard)
@@ -102,8 +110,9 @@ def examine(exercise: Exercise, source: bytes, path: str) -> Outcome:
 class _Examination:
     """One file under examination."""
 
-    def __init__(self, file: LearnerFile) -> None:
+    def __init__(self, file: LearnerFile, on_return: Callable[[], None] | None) -> None:
         self.file = file
+        self.on_return = on_return
         self.exercise = file.exercise
         self.cases = self.exercise.all_cases()
         self.functions: Mapping[str, Any] = {}
@@ -145,7 +154,10 @@ class _Examination:
 
     def _attempt(self, case: Case) -> _Attempt:
         truth = self._truth(case)
-        return _Attempt(case, self.exercise.returned(case), truth, self._observe(case, truth))
+        seen = self._observe(case, truth)
+        if self.on_return:
+            self.on_return()
+        return _Attempt(case, self.exercise.returned(case), truth, seen)
 
     def _truth(self, case: Case) -> _Truth:
         exercise = self.exercise
@@ -317,8 +329,8 @@ class _Examination:
         if not uses:
             return []
         several = len(uses) > 1 and self.file.sets_once(value)
-        times = f", {len(uses)} times: its gradient adds up as many parts, each with its factor"
-        lines = [f"forward computes with {value} here{times if several else ''}"]
+        parts = f", {len(uses)} times, so its gradient has {len(uses)} parts" if several else ""
+        lines = [f"forward computes with {value} here{parts}"]
         return [_line("", text) for text in (*lines, *(f"  line {number}:  {text}" for number, text in uses))]
 
     def _report(self, case: Case) -> Report | None:

@@ -18,6 +18,9 @@ from numpy_gpt.ops.linear_cross_entropy import LinearCrossEntropySaved
 
 Out = tuple[Array | None, ...] | None
 
+NOT_CALLED = {"softmax": "but a model calls it within attention only, where the book's is imported"}
+"""Operations that are in the table and that no model calls: what is solved there is not trained with."""
+
 FINGERPRINT = "ops_fingerprint"
 OP_EXERCISES = tuple(exercise for exercise in COURSE if exercise.op)
 
@@ -52,10 +55,12 @@ class LearnerOps:
 
     def __str__(self) -> str:
         """What to tell before training, in a few lines."""
-        theirs = [name for name in Ops._fields if getattr(self.table, name) is getattr(book, name)]
-        mine = [name for name in Ops._fields if name not in theirs]
+        called = [name for name in Ops._fields if name not in NOT_CALLED]
+        theirs = [name for name in called if getattr(self.table, name) is getattr(book, name)]
+        mine = [name for name in called if name not in theirs]
         yours, books = ", ".join(mine) or "nothing yet", ", ".join(theirs) or "nothing"
         lines = [f"computed by you: {yours}; by the book: {books}"]
+        lines += [f"{name}: solved; {why}" for name, why in NOT_CALLED.items() if name in self.solved]
         lines += [f"{name}: {reason}; the book's is used" for name, reason in self.left_out.items()]
         return "\n".join(lines)
 

@@ -18,14 +18,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy_gpt
 from numpy_gpt.learn.exercises.course import find
 from numpy_gpt.learn.exercises.examination import Outcome, examine
 from numpy_gpt.learn.exercises.exercise import Exercise
 from numpy_gpt.learn.exercises.learner_file import describe
 
-SECONDS = 20.0
-"""How long an examination may take; a right file takes one or two."""
+SECONDS = 5.0
+"""How long a learner's functions may take for one case, which a right file does in milliseconds."""
+
+CHECKING = 6
+"""How many times as long the checks may take after that, which call the functions some hundred times."""
 
 START = 60.0
 """How long Python may take to begin, on a machine that is busy with other things."""
@@ -38,27 +40,26 @@ def examine_apart(exercise: Exercise, source: bytes, path: str, *, seconds: floa
         exercise: which it is for.
         source: the file's bytes.
         path: as it is shown in messages.
-        seconds: how long it may take, once it has begun.
+        seconds: how long its functions may take for one case.
     """
     with tempfile.TemporaryDirectory(prefix="numpy-gpt-") as folder:
         result, times = Path(folder, "result.json"), Path(folder, "times.txt")
         command = [sys.executable, "-P", "-m", __spec__.name, exercise.name, path]
-        code = _run([*command, str(result), str(times), str(seconds)], source, seconds + START)
+        code = _run(
+            [*command, str(result), str(times), str(seconds)], source, (1 + CHECKING) * seconds + START
+        )
         try:
             return _from_json(result.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, KeyError):  # not written, or not by us
             late = times.read_text(encoding="utf-8", errors="replace") if times.exists() else ""
     if late or code is None:
-        return Outcome(
-            "broken", (f"no end after {seconds:g} seconds{_place(late, path)}: a loop that never ends?",)
-        )
+        return Outcome("broken", (f"no end to be seen{_place(late, path)}: a loop that never ends?",))
     return Outcome("broken", (f"{path} ended the whole program, with exit code {code}",))
 
 
 def _run(command: list[str], source: bytes, seconds: float) -> int | None:
     """Run a command and return its exit code, None if it had to be ended."""
-    package = str(Path(numpy_gpt.__file__).parents[1])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONBREAKPOINT": "0",  # nobody sits at a debugger here
@@ -95,9 +96,13 @@ def main(arguments: list[str]) -> None:
     source = sys.stdin.buffer.read()
     exercise = find(name)
     with Path(times).open("w", encoding="utf-8") as watchdog:
-        faulthandler.dump_traceback_later(float(seconds), exit=True, file=watchdog)
+
+        def watch(limit: float) -> None:
+            faulthandler.dump_traceback_later(limit, exit=True, file=watchdog)
+
+        watch(float(seconds))
         try:
-            outcome = examine(exercise, source, path)
+            outcome = examine(exercise, source, path, on_return=lambda: watch(CHECKING * float(seconds)))
         except BaseException as error:  # whatever a learner's file can think of
             outcome = Outcome("broken", (f"it ends with {describe(error, path)}",))
         faulthandler.cancel_dump_traceback_later()
