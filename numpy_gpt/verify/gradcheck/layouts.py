@@ -141,7 +141,10 @@ def _compare(
     try:
         odd_values, odd_gradients = _answer(subject, odd)
     except (OperationRaisedError, ValueError) as error:
-        yield Finding(Property.LAYOUT, f"{error}, when {situation}")
+        if isinstance(error, OperationRaisedError) and not error.recurs:
+            subject.excuse(error)
+        else:
+            yield Finding(Property.LAYOUT, f"{error}, when {situation}")
         return
     gap = disagreement(odd_values, values, size)
     difference = subject.worst_difference(odd_gradients, gradients)

@@ -156,10 +156,10 @@ class Subject:
         It is a fault if it was backward that raised, where forward had not; if the same call succeeds when
         repeated; if calls at the point itself no longer do; or if what was returned cannot be checked.
         """
-        if not isinstance(error, OperationRaisedError) or error.call == "backward":
-            self.faults.append(f"{error}, though the first calls went well")
-        elif not error.recurs:
+        if isinstance(error, OperationRaisedError) and not error.recurs:
             self.faults.append(f"{error}, but not when called again with the same arguments")
+        elif not isinstance(error, OperationRaisedError) or error.call == "backward":
+            self.faults.append(f"{error}, though the first calls went well")
         else:
             self.require_answer()
 
