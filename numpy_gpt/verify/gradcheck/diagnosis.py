@@ -187,7 +187,7 @@ def _all_explained(fault: Fault) -> list[Explanation]:
 
 
 def _pairs_explained(fault: Fault) -> list[Explanation]:
-    """Return the first two mistakes found that together explain everything, each by itself."""
+    """Return the first two mistakes found that set the gradient right together, once as either kind."""
     if fault.truth is None:
         return []
     for first, corrected in _corrections(fault, FIRST):

@@ -153,13 +153,13 @@ class Subject:
     def excuse(self, error: OperationRaisedError | ValueError) -> None:
         """Take a call that failed at other inputs for one outside the operation's domain, if it may be that.
 
-        It is a fault if it was backward that raised, where forward had not; if the same call succeeds when
-        repeated; if calls at the point itself no longer do; or if what was returned cannot be checked.
+        It is a fault if the same call succeeds when repeated, if calls at the point itself no longer do, or
+        if what was returned cannot be checked.
         """
-        if isinstance(error, OperationRaisedError) and not error.recurs:
-            self.faults.append(f"{error}, but not when called again with the same arguments")
-        elif not isinstance(error, OperationRaisedError) or error.call == "backward":
+        if not isinstance(error, OperationRaisedError):
             self.faults.append(f"{error}, though the first calls went well")
+        elif not error.recurs:
+            self.faults.append(f"{error}, but not when called again with the same arguments")
         else:
             self.require_answer()
 
