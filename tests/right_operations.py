@@ -465,6 +465,17 @@ def inverse(random: Random) -> Pair:
 
 
 @right
+def logarithm_of_the_determinant(random: Random) -> Pair:
+    def forward(x: Array) -> tuple[Any, Array]:
+        return np.linalg.slogdet(x)[1], x
+
+    def backward(d_out: Array, x: Array) -> tuple[Array]:
+        return (d_out * np.linalg.inv(x).T,)  # raises for a singular matrix, as of equal rows
+
+    return Pair(forward, backward, (random.standard_normal((4, 4)) + 3 * np.eye(4),))
+
+
+@right
 def relu_network(random: Random) -> Pair:
     def forward(x: Array, first: Array, second: Array) -> tuple[Array, Any]:
         hidden = np.maximum(x @ first, 0)

@@ -559,7 +559,13 @@ def test_an_operation_that_raises_fails_and_says_in_which_call() -> None:
         report = check_backward(*functions, (X,))
         assert report.verdict == "failed"
         assert kinds(report) == {Property.RUNS}
-        assert f"{name} raised ZeroDivisionError: there it is" in str(report)
+        assert f"{name} raised ZeroDivisionError: there it is (line " in str(report)
+        assert "of test_check_backward.py)" in str(report)
+
+
+def test_a_reason_that_several_tensors_share_is_told_once() -> None:
+    report = check_backward(network_forward, lambda d_out, saved: 1 / 0, NETWORK.inputs)
+    assert str(report).splitlines()[4].strip() == "x, weight: backward raised"
 
 
 def network_forward(x: Array, weight: Array) -> tuple[Array, Any]:
@@ -611,7 +617,7 @@ def test_a_call_that_fails_however_late_fails_the_check(name: str, fails: str, f
     function = getattr(NETWORK, name)
     assert check_backward(*NETWORK._replace(**{name: failing(function, calls, never, failure)})).passed
     assert len(calls) > 40
-    for n in range(12, len(calls) + 1, 7 if name == "forward" else 1):
+    for n in range(12, len(calls) + 1, 17 if name == "forward" else 3):
         wrapped = failing(function, [], partial(FAILS[fails], n), failure)
         report = check_backward(*NETWORK._replace(**{name: wrapped}))
         assert report.verdict == "failed", (n, report)

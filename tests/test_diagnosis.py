@@ -25,6 +25,7 @@ from numpy_gpt.verify.gradcheck.suspects.fault import Fault
 from numpy_gpt.verify.gradcheck.usage import usable_functions, usable_inputs, usable_names
 from numpy_gpt.verify.kill_matrix.cases import op_cases
 from numpy_gpt.verify.kinds import Kind
+from tests import planted_in_other_layers as _registers  # noqa: F401
 from tests.planted_mistakes import PLANTED
 from tests.right_operations import (
     RIGHT,
@@ -142,6 +143,61 @@ def test_two_mistakes_are_both_named() -> None:
     report = check_backward(linear_forward, backward, inputs)
     named = {(finding.kind, finding.tensor) for finding in report.diagnosis}
     assert named >= {(Kind.TRANSPOSED, "weight"), (Kind.CONSTANT_FACTOR, "bias")}
+
+
+def halved_and_transposed(d_out: Array, saved: Any) -> tuple[Array | None, ...]:
+    d_x, d_weight, d_bias = linear_backward(d_out, saved)
+    assert d_weight is not None
+    return d_x, 0.5 * d_weight.T, d_bias
+
+
+def without_projection_or_scale(d_out: Array, saved: Any) -> tuple[Array, ...]:
+    _, _, weight = saved
+    d_n = d_out * weight
+    return d_n - d_n.mean(axis=-1, keepdims=True), *layer_norm_backward(d_out, saved)[1:]
+
+
+def without_mean_or_weight(d_out: Array, saved: Any) -> tuple[Array, ...]:
+    n, scale, _ = saved
+    d_x = (d_out - n * (d_out * n).mean(axis=-1, keepdims=True)) * scale
+    return d_x, *layer_norm_backward(d_out, saved)[1:]
+
+
+def doubled_without_projection(d_out: Array, saved: Any) -> tuple[Array, ...]:
+    d_x, *others = without_projection(d_out, saved)
+    return 2 * d_x, *others
+
+
+LINEAR = (linear_forward, ((5, 4), (4, 4), (4,)))
+NORM = (layer_norm_forward, ((2, 3, 6), (6,), (6,)))
+
+BOTH: dict[str, tuple[Any, Any, set[Kind]]] = {
+    "halved and transposed": (LINEAR, halved_and_transposed, {Kind.CONSTANT_FACTOR, Kind.TRANSPOSED}),
+    "no projection, no scale": (
+        NORM,
+        without_projection_or_scale,
+        {Kind.LAYER_NORM_PROJECTION_TERM, Kind.MISSING_FACTOR},
+    ),
+    "no mean, no weight": (
+        NORM,
+        without_mean_or_weight,
+        {Kind.LAYER_NORM_MEAN_TERM, Kind.LAYER_NORM_WEIGHT},
+    ),
+    "no projection, doubled": (
+        NORM,
+        doubled_without_projection,
+        {Kind.LAYER_NORM_PROJECTION_TERM, Kind.CONSTANT_FACTOR},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_two_mistakes_in_one_gradient_are_both_named(name: str) -> None:
+    (forward, shapes), backward, wanted = BOTH[name]
+    random = np.random.default_rng(0)
+    report = check_backward(forward, backward, tuple(random.standard_normal(shape) for shape in shapes))
+    assert set(kinds(report)[:2]) == wanted, report
+    assert "two mistakes at once" in report.diagnosis[0].evidence
 
 
 def test_one_mistake_in_several_gradients_is_one_finding() -> None:
@@ -275,8 +331,9 @@ class Itself:
         self.me = self
 
 
-def unsteady(calls: list[int]) -> Any:
+def unsteady() -> Any:
     """Return a backward that fails now and then."""
+    calls: list[int] = []
 
     def backward(d_out: Array, x: Array) -> tuple[Any, ...]:
         calls.append(1)
@@ -299,14 +356,13 @@ ODD: dict[str, tuple[Any, Any]] = {
     "odd things saved": (lambda x: (np.sin(x), {1: [x, None, "s"], "f": math.sin}), lambda d, saved: (d,)),
     "infinite slopes": (lambda x: (np.sqrt(np.maximum(x, 0)), x), lambda d, x: (d / x,)),
     "a constant": (lambda x: (0 * x + 1, x), lambda d, x: (d,)),
-    "unsteady": (lambda x: (np.sin(x), x), unsteady([])),
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", [*ODD, "unsteady"])
 @pytest.mark.parametrize("shape", [(2, 3, 4), (), (1, 1)])
 def test_no_operation_makes_the_diagnosis_raise(name: str, shape: tuple[int, ...]) -> None:
-    forward, backward = ODD[name]
+    forward, backward = ODD[name] if name in ODD else (ODD["None"][0], unsteady())
     x = np.random.default_rng(0).standard_normal(shape)
     assert len(diagnose(evidence(Pair(forward, backward, (x,))))) <= MOST
 

@@ -9,6 +9,7 @@ class Kind(enum.StrEnum):
     """What is probably wrong with a backward pass; a finding of the diagnosis has one of these."""
 
     CONSTANT_FACTOR = "constant_factor"  # right but for one number: 1/√D, B, T, 2, -1, ...
+    MISSING_FACTOR = "missing_factor"  # a factor of the chain rule left out, such as a slope or a scale
     TRANSPOSED = "transposed"  # the transpose of the truth
     PERMUTED_AXES = "permuted_axes"  # axes swapped, or a reshape where a transpose belongs
     MISSING_REDUCTION = "missing_reduction"  # not summed over an axis that forward broadcast

@@ -40,6 +40,17 @@ def gate_only_backward(d_y: Array, saved: GeluSaved, *, out: Out = None) -> tupl
     return (deliver(d_y * gate, d_x),)
 
 
+def inner_slope_backward(d_y: Array, saved: GeluSaved, *, out: Out = None) -> tuple[Array]:
+    """Wrong for approximate="tanh": the cubic inside tanh is taken for a straight line."""
+    (d_x,) = out or (None,)
+    x, gate, approximate = saved
+    if approximate == "tanh":
+        slope = 2 * gate * (1 - gate) * SQRT_2_OVER_PI  # (...)
+    else:
+        slope = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)  # (...)
+    return (deliver(d_y * (gate + x * slope), d_x),)
+
+
 def in_place_backward(d_y: Array, saved: GeluSaved, *, out: Out = None) -> tuple[Array]:
     """Wrong: writes into the upstream gradient, and returns it."""
     (d_x,) = out or (None,)
@@ -133,6 +144,20 @@ BUGS = (
         fools=("loss_falls", "fresh_weights"),
         subject=with_op("gelu", backward=gate_only_backward),
         kind=Kind.MISSING_PATH,
+    ),
+    Bug(
+        name="gelu-inner-slope-forgotten",
+        where="gelu",
+        title="The slope of the cubic inside tanh is taken for a constant",
+        line="slope = 2 * gate * (1 - gate) * SQRT_2_OVER_PI  # (...)",
+        lesson="tanh(u(x)) has the slope tanh'(u) u'(x), and the chain rule goes on until it reaches x: "
+        "u = √(2/π) (x + 0.044715 x³) has a slope of its own, √(2/π) (1 + 3 · 0.044715 x²). For small x "
+        "the last factor is 1, and GELU's inputs are small at first. It is 1.5 at x = 2.",
+        in_practice="The loss falls as with right code, to the third digit. At fresh weights all inputs are "
+        "near zero, where the factor is 1, and the check passes. Any other gradient check finds it.",
+        fools=("loss_falls", "fresh_weights"),
+        subject=with_op("gelu", backward=inner_slope_backward),
+        kind=Kind.MISSING_FACTOR,
     ),
     Bug(
         name="gelu-writes-into-upstream-gradient",

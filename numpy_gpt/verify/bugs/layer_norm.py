@@ -53,6 +53,20 @@ def unweighted_backward(d_y: Array, saved: LayerNormSaved, *, out: Out = None) -
     return d_x, d_weight, d_bias
 
 
+def unscaled_backward(d_y: Array, saved: LayerNormSaved, *, out: Out = None) -> Gradients:
+    """Wrong: n is differentiated as if it were x less its mean."""
+    d_x, d_weight, d_bias = out or (None, None, None)
+    normalized, _, weight = saved
+    all_tokens = tuple(range(d_y.ndim - 1))
+    d_bias = np.sum(d_y, axis=all_tokens, out=d_bias)  # (C,)
+    d_weight = np.sum(d_y * normalized, axis=all_tokens, out=d_weight)  # (C,)
+    d_normalized = d_y * weight  # (..., C)
+    mean_of_d = d_normalized.mean(axis=-1, keepdims=True)  # (..., 1)
+    mean_along_n = np.mean(d_normalized * normalized, axis=-1, keepdims=True)  # (..., 1)
+    d_x = deliver(d_normalized - mean_of_d - normalized * mean_along_n, d_x)  # (..., C)
+    return d_x, d_weight, d_bias
+
+
 def first_axis_backward(d_y: Array, saved: LayerNormSaved, *, out: Out = None) -> Gradients:
     """Wrong for more axes than two: weight and bias are shared by all tokens of all sequences."""
     d_x, d_weight, d_bias = out or (None, None, None)
@@ -181,6 +195,21 @@ BUGS = (
         fools=("loss_falls", "fresh_weights"),
         subject=with_op("layer_norm", backward=unweighted_backward),
         kind=Kind.LAYER_NORM_WEIGHT,
+    ),
+    Bug(
+        name="layer-norm-inverse-deviation-forgotten",
+        where="layer_norm",
+        title="The gradient is not divided by the standard deviation",
+        line="d_x = deliver(d_normalized - mean_of_d - normalized * mean_along_n, d_x)  # (..., C)",
+        lesson="n = (x - μ) r, and by the chain rule whatever reaches n reaches x times r = 1/σ. The two "
+        "terms that are taken away, hard to derive, get all the attention, and the plain factor in front "
+        "of them is lost. Each token has its own, so that no constant makes up for it, and where σ is 1 "
+        "nothing is missing.",
+        in_practice="The loss falls a little slower at first, and ends where right code ends. Every gradient "
+        "check finds it, also at fresh weights, where x is small and 1/σ is large.",
+        fools=("loss_falls",),
+        subject=with_op("layer_norm", backward=unscaled_backward),
+        kind=Kind.MISSING_FACTOR,
     ),
     Bug(
         name="layer-norm-summed-over-one-axis",

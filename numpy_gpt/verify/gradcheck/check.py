@@ -53,7 +53,8 @@ def check_backward(
     Returns:
         The report. `failed` if a tensor's gradient is off by more than 3e-6 of its size, beyond what the
         measurement leaves open, or if a property is broken; `inconclusive`, with its reason, if it cannot
-        be measured to that. At a kink any slope between those of its two sides is right.
+        be measured to that. At a kink any slope between those of its two sides is right. A call that raises
+        fails the check, however late, unless it refuses other inputs than the caller's, and always does.
 
     Raises:
         ValueError: when the check is called wrongly, or forward or backward return what cannot be checked;

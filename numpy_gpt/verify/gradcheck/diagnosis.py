@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from numpy_gpt.arrays import Array
 from numpy_gpt.verify.gradcheck.evidence import Evidence
 from numpy_gpt.verify.gradcheck.report import Finding, Property
 from numpy_gpt.verify.gradcheck.suspects.activation import activation_slope
 from numpy_gpt.verify.gradcheck.suspects.attention import attention_mistakes
 from numpy_gpt.verify.gradcheck.suspects.attention_inside import attention_inside
 from numpy_gpt.verify.gradcheck.suspects.calls import stale_accumulation
+from numpy_gpt.verify.gradcheck.suspects.chain import factor_inside, measured_factor, missing_factor
 from numpy_gpt.verify.gradcheck.suspects.factor import constant_factor
 from numpy_gpt.verify.gradcheck.suspects.fault import Fault
 from numpy_gpt.verify.gradcheck.suspects.inside import inner_mistakes
-from numpy_gpt.verify.gradcheck.suspects.mask import elements_let_through, positions_let_through
+from numpy_gpt.verify.gradcheck.suspects.mask import another_mask, elements_let_through, positions_let_through
 from numpy_gpt.verify.gradcheck.suspects.norm import norm_terms, norm_weight, weight_of_ones
 from numpy_gpt.verify.gradcheck.suspects.order import (
     exchanged,
@@ -37,6 +39,7 @@ from numpy_gpt.verify.gradcheck.suspects.reduction import (
     summed_too_far,
 )
 from numpy_gpt.verify.gradcheck.suspects.repeats import repeated_indices
+from numpy_gpt.verify.gradcheck.suspects.routing import astray, derivative_untransposed
 from numpy_gpt.verify.gradcheck.suspects.rows import some_rows
 from numpy_gpt.verify.gradcheck.suspects.softmax import (
     half_of_cross_entropy,
@@ -60,9 +63,12 @@ QUICK: tuple[Suspect, ...] = (
     norm_weight,
     activation_slope,
     half_of_product_rule,
+    missing_factor,
+    measured_factor,
     scrambled,
     moved,
     exchanged,
+    another_mask,
     some_rows,
     attention_mistakes,
 )
@@ -77,13 +83,29 @@ SLOW: tuple[Suspect, ...] = (
     one_of_many,
     elements_let_through,
     inner_mistakes,
+    factor_inside,
     attention_inside,
     deaf,
+    derivative_untransposed,
+    astray,
     positions_let_through,
     weight_of_ones,
     symmetric_alone,
 )
 """What is tried if nothing above sets the gradient right: long searches, and further calls."""
+
+FIRST: tuple[Suspect, ...] = (
+    transposed,
+    moved,
+    softmax_row_term,
+    norm_weight,
+    activation_slope,
+    norm_terms,
+    scrambled,
+)
+SECOND: tuple[Suspect, ...] = (constant_factor, missing_factor, norm_weight, transposed)
+"""What is tried together if nothing sets the gradient right alone: what is quick and calls nothing. One of
+the first is corrected, and then one of the second."""
 
 REMEMBERING = {Property.REPEATABLE, Property.SAVED_REUSABLE, Property.LINEAR}
 """The properties that break when something is left over from earlier calls."""
@@ -91,11 +113,17 @@ REMEMBERING = {Property.REPEATABLE, Property.SAVED_REUSABLE, Property.LINEAR}
 SECONDS = 1.5
 """What all of it may cost."""
 
+PAIR_SECONDS = 0.75
+"""What trying pairs may cost beside that."""
+
 EXACT = 3e-6
 """An error left below this, and well below the one before, is what a right gradient would show."""
 
 SETTLED = 1.5
 """The cost below which an exact explanation ends the search."""
+
+PAIR_COST = 5.0
+"""Two mistakes are more far-fetched than one."""
 
 MOST = 5
 """Findings to show."""
@@ -138,7 +166,12 @@ def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
             now = time.process_time()
             share = now + (deadline - now) / (len(wrong) - done)
             fault = Fault(subject, evidence.measurements[i], i, share)
-            explanations += _all_explained(fault)
+            found = _all_explained(fault)
+            if not any(each.is_exact for each in found):
+                until = time.process_time() + PAIR_SECONDS / len(wrong)
+                with np.errstate(all="ignore"):
+                    found += _pairs_explained(replace(fault, deadline=until))
+            explanations += found
     return _findings(evidence, explanations)
 
 
@@ -151,6 +184,35 @@ def _all_explained(fault: Fault) -> list[Explanation]:
             break
         found += _explained(fault, suspect)
     return found
+
+
+def _pairs_explained(fault: Fault) -> list[Explanation]:
+    """Return the first two mistakes found that set the gradient right together, once as either kind."""
+    if fault.truth is None:
+        return []
+    for first, corrected in _corrections(fault, FIRST):
+        halfway = fault.with_claims(corrected)
+        for suspect in SECOND:
+            for second in _explained(halfway, suspect):
+                if second.is_exact and second.suspicion.kind != first.kind:
+                    return [_both(each, first, second) for each in (first, second.suspicion)]
+        if fault.is_late:
+            break
+    return []
+
+
+def _corrections(fault: Fault, suspects: tuple[Suspect, ...]) -> Iterator[tuple[Suspicion, Array]]:
+    """Yield what suspects would correct, whether or not it explains anything."""
+    for suspect in suspects:
+        for suspicion in suspect(fault):
+            corrected = suspicion.corrected
+            if corrected is not None and np.isfinite(corrected).all():
+                yield suspicion, corrected
+
+
+def _both(one: Suspicion, first: Suspicion, second: Explanation) -> Explanation:
+    words = f"two mistakes at once: {first.words}, and then {second.suspicion.words}"
+    return Explanation(replace(one, words=words, cost=PAIR_COST + one.cost), second.error_left)
 
 
 def _explained(fault: Fault, suspect: Suspect) -> list[Explanation]:

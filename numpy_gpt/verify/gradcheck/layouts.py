@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,19 @@ def _filler(array: Array) -> Any:
     return np.nan if array.dtype.kind == "f" else 0
 
 
+Arguments = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""Inputs and upstream gradients."""
+
+
+class Trial(NamedTuple):
+    """Arguments in an odd layout, and the same values in C order."""
+
+    situation: str
+    odd: Arguments
+    plain: Arguments
+    at_point: bool  # only the upstream gradient has other values, where any, and every one is valid
+
+
 def layout_findings(subject: Subject, noise: float) -> list[Finding]:
     """Try every layout of every array, one at a time.
 
@@ -75,35 +89,34 @@ def layout_findings(subject: Subject, noise: float) -> list[Finding]:
         noise: the rounding noise of its outputs, which another order of a sum may change.
     """
     size = max(largest(subject.values), 16 * noise / ROUNDING)
-    return [*_upstream_layouts(subject, size), *_input_layouts(subject, size)]
+    trials = chain(_upstream_layouts(subject), _input_layouts(subject))
+    return [finding for trial in trials for finding in _compare(subject, size, trial)]
 
 
-def _upstream_layouts(subject: Subject, size: float) -> Iterator[Finding]:
+def _upstream_layouts(subject: Subject) -> Iterator[Trial]:
     d_outputs = subject.run.shaped(subject.upstreams[0])
     for position, d_output in enumerate(d_outputs):
         place = (
             "the upstream gradient" if subject.run.single else f"the upstream gradient of output {position}"
         )
         for layout, odd, plain in _variants(d_output):
-            yield from _compare(
-                subject,
-                size,
+            yield Trial(
                 f"{place} is {layout}",
                 odd=(copies(subject.inputs), _with(d_outputs, position, odd)),
                 plain=(copies(subject.inputs), _with(d_outputs, position, plain.copy())),
+                at_point=True,
             )
 
 
-def _input_layouts(subject: Subject, size: float) -> Iterator[Finding]:
+def _input_layouts(subject: Subject) -> Iterator[Trial]:
     d_outputs = subject.run.shaped(subject.upstreams[0])
     for i, value in enumerate(subject.inputs):
         for layout, odd, plain in _variants(value):
-            yield from _compare(
-                subject,
-                size,
+            yield Trial(
                 f"the input {subject.names[i]} is {layout}",
                 odd=(_with(subject.inputs, i, odd), copies(d_outputs)),
                 plain=(_with(subject.inputs, i, plain.copy()), copies(d_outputs)),
+                at_point=False,
             )
 
 
@@ -119,29 +132,30 @@ def _variants(value: Any) -> Iterator[tuple[str, Array, Array]]:
         yield from ((layout, odd, np.array(odd, order="C")) for layout, odd in broadcasts(value))
 
 
-Arguments = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""Inputs and upstream gradients."""
-
-
-def _compare(
-    subject: Subject, size: float, situation: str, odd: Arguments, plain: Arguments
-) -> Iterator[Finding]:
+def _compare(subject: Subject, size: float, trial: Trial) -> Iterator[Finding]:
     """Compare the answer to arrays in an odd layout with that to the same values in C order.
 
     Outputs are held against `size`.
     """
+    situation, odd, plain, at_point = trial
     kept = copies(plain[0]), copies(plain[1])
     try:
         values, gradients = _answer(subject, plain)
     except (OperationRaisedError, ValueError) as error:
-        subject.excuse(error)  # repeated values may be outside the operation's domain
+        if at_point:
+            subject.faults.append(f"{error}, when values in the upstream gradient repeat")
+        else:
+            subject.excuse(error)  # repeated values may be outside the operation's domain
         return
     if not np.isfinite(values).all():
         return
     try:
         odd_values, odd_gradients = _answer(subject, odd)
     except (OperationRaisedError, ValueError) as error:
-        yield Finding(Property.LAYOUT, f"{error}, when {situation}")
+        if isinstance(error, OperationRaisedError) and not error.recurs:
+            subject.excuse(error)
+        else:
+            yield Finding(Property.LAYOUT, f"{error}, when {situation}")
         return
     gap = disagreement(odd_values, values, size)
     difference = subject.worst_difference(odd_gradients, gradients)

@@ -28,7 +28,7 @@ class Noise:
         level: per output (M,), its standard deviation.
         part: per output (M,), its part of the output, or of what moving the inputs changes if that is more.
         relative: the median over the outputs of noise over output.
-        reacts: whether the outputs feel a change of the inputs by a few units in the last place of float64.
+        reacts: whether the outputs feel a change of the inputs by some units in the last place of float64.
     """
 
     level: Array

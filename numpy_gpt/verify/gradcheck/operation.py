@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +25,7 @@ class OperationRaisedError(Exception):
     """
 
     def __init__(self, call: str, cause: Exception, recurs: bool) -> None:
-        super().__init__(f"{call} raised {type(cause).__name__}: {cause}")
+        super().__init__(f"{call} raised {type(cause).__name__}: {cause}{_place(cause)}")
         self.call = call
         self.cause = cause
         self.recurs = recurs
@@ -120,6 +122,15 @@ def _call(name: str, function: Function, *arguments: Any) -> Any:
         return function(*arguments)
     except Exception as cause:
         raise OperationRaisedError(name, cause, _raises(function, *arguments)) from cause
+
+
+def _place(cause: Exception) -> str:
+    """Say in which line of the caller's own file it was raised, where there is one."""
+    frames = traceback.extract_tb(cause.__traceback__)[1:]  # the first is our own call
+    if not frames:
+        return ""
+    frame = next(frame for frame in reversed(frames) if frame.filename == frames[0].filename)
+    return f" (line {frame.lineno} of {Path(frame.filename).name})"
 
 
 def _raises(function: Function, *arguments: Any) -> bool:

@@ -125,11 +125,8 @@ class TensorReport:
             self.checked,
         )
 
-    def _remarks(self) -> list[str]:
-        remarks = [f"{self.name}: {self.reason}"] if self.reason else []
-        if self.profile:
-            remarks.append(f"{self.name}: wrong at " + "; ".join(map(str, self.profile)))
-        return remarks
+    def _where(self) -> list[str]:
+        return [f"{self.name}: wrong at " + "; ".join(map(str, self.profile))] if self.profile else []
 
 
 _COLUMNS = ("tensor", "shape", "verdict", "error", "worst at", "backward", "measured", "ratio", "checked")
@@ -191,7 +188,11 @@ class Report:
 
     def _remarks(self) -> list[str]:
         remarks = [f"  inconclusive: {self.reason}"] if self.reason else []
-        remarks += [f"  {remark}" for tensor in self.tensors.values() for remark in tensor._remarks()]
+        reasons: dict[str, list[str]] = {}
+        for tensor in self.tensors.values():
+            reasons.setdefault(tensor.reason, []).append(tensor.name)
+        remarks += [f"  {', '.join(names)}: {reason}" for reason, names in reasons.items() if reason]
+        remarks += [f"  {where}" for tensor in self.tensors.values() for where in tensor._where()]
         remarks += [f"  broken: {finding}" for finding in self.findings]
         remarks += [f"  probably {finding}" for finding in self.diagnosis]
         return remarks + [f"  note: {finding}" for finding in self.notes]

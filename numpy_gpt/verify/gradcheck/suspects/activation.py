@@ -42,6 +42,16 @@ def mistaken_slopes(x: Array) -> Iterator[tuple[Kind, str, Array, Array]]:
     gated = {"GELU": forms["tanh"], "exact GELU": forms["erf"], "SiLU": _gated(x, 1.0)}
     for name, (gate, slope) in gated.items():
         yield Kind.MISSING_PATH, f"the gate of {name} taken for a constant, in the {name}", slope, gate
+    gate, slope = gated["SiLU"]
+    yield Kind.MISSING_PATH, "the sigmoid's slope alone, in the SiLU", slope, gate * (1 - gate)
+
+
+def activations(x: Array) -> Iterator[tuple[str, Array]]:
+    """Yield the gates and the slopes of the usual activations of x."""
+    for name, form in (("SiLU", _gated(x, 1.0)), ("tanh's GELU", _tanh(x)), ("the exact GELU", _exact(x))):
+        gate, slope = form
+        yield f"the gate of {name}", gate
+        yield f"the slope of {name}", slope
 
 
 def _quotient(slope: Array, other: Array) -> Array:

@@ -18,6 +18,9 @@ from numpy_gpt.verify.kinds import Kind
 MAX_SCORES = 200_000
 """Larger attention is not tried: recognising it takes several forward passes."""
 
+MAX_WINDOWED = 32
+"""Longer sequences have too many windows to try."""
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -84,7 +87,10 @@ def join(x: Array) -> Array:
 
 
 def masks(fault: Fault, shape: tuple[int, ...]) -> Iterator[Array]:
-    """Yield masks for scores (..., Tq, Tk): causal to the last key, none, causal from the first, inputs."""
+    """Yield masks for scores (..., Tq, Tk): causal to the last key, none, causal from the first, inputs.
+
+    At last, causal with a window, beyond which the past is hidden as well.
+    """
     Tq, Tk = shape[-2:]
     ones = np.ones((Tq, Tk), dtype=bool)
     yield np.triu(ones, k=1 + Tk - Tq)
@@ -98,6 +104,9 @@ def masks(fault: Fault, shape: tuple[int, ...]) -> Iterator[Array]:
                 if each.ndim <= len(shape) and each.shape[-2:-1] in ((), (1,), (Tq,)):
                     yield np.broadcast_to(each, (*each.shape[:-2], Tq, Tk))
                     yield np.broadcast_to(~each, (*each.shape[:-2], Tq, Tk))
+    if Tq == Tk <= MAX_WINDOWED:
+        for window in range(1, Tq):
+            yield np.triu(ones, k=1) | np.tril(ones, k=-window)
 
 
 def scales(width: int, total: int) -> Iterator[float]:

@@ -71,24 +71,35 @@ class Core:
         return Gradients(d_scores @ self.k, scored @ self.q, read @ d_context)
 
     def _weights_of_backward(self, mistake: str) -> Array:
-        if mistake == "no mask":
-            return self.weights(np.zeros_like(self.mask))
-        if mistake == "mask one early":
-            return self.weights(_shifted(self.mask, -1))
-        if mistake == "mask one late":
-            return self.weights(_shifted(self.mask, 1))
         if mistake == "mask after softmax":
             return np.where(self.mask, 0.0, self.weights(np.zeros_like(self.mask)))
-        return self.weights(self.mask)
+        return self.weights(self._mask_of_backward(mistake))
+
+    def _mask_of_backward(self, mistake: str) -> Array:
+        if mistake == "no mask":
+            return np.zeros_like(self.mask)
+        if mistake == "mask one early":
+            return _shifted(self.mask, -1)
+        if mistake == "mask one late":
+            return _shifted(self.mask, 1)
+        if mistake == "no window":
+            return np.triu(self.mask)
+        if mistake == "window one wider":
+            past = np.roll(np.tril(self.mask), 1, axis=-2)
+            past[..., 0, :] = False
+            return np.triu(self.mask) | past
+        return self.mask
 
     def possible(self) -> list[str]:
         """Return the mistakes that can be made here: some need as many queries as keys, some a mask."""
         is_square = self.mask.shape[-1] == self.mask.shape[-2]
+        has_window = is_square and bool(np.tril(self.mask).any())
         return [
             mistake
             for mistake in MISTAKES
             if (is_square or not mistake.endswith("untransposed"))
             and (self.mask.any() or "mask" not in mistake)
+            and (has_window or "window" not in mistake)
         ]
 
 
@@ -99,6 +110,8 @@ MISTAKES = {
     "no mask": (Kind.MASK, "the attention weights of backward are computed without the mask"),
     "mask one early": (Kind.MASK, "the mask of backward hides one key too many"),
     "mask one late": (Kind.MASK, "the mask of backward hides one key too few"),
+    "no window": (Kind.MASK, "the mask of backward hides the future, but not what lies before the window"),
+    "window one wider": (Kind.MASK, "the window of backward is one key too wide"),
     "mask after softmax": (Kind.MASK, "the mask of backward is applied after the softmax"),
     "weights untransposed": (Kind.TRANSPOSED, "the attention weights are used without transposing them"),
     "scores untransposed": (Kind.TRANSPOSED, "the gradient of the scores is used without transposing it"),

@@ -42,11 +42,14 @@ def constant_factor(fault: Fault) -> Iterator[Suspicion]:
 
 def least_squares_factor(fault: Fault) -> float | None:
     """Return the c for which claims = c · truth fits best over all probes; None where all is zero."""
-    probes = fault.measurement.probes
-    if fault.fitting is None or not probes:
+    probes, fitting = fault.measurement.probes, fault.fitting
+    if fitting is None or not probes:
         return None
-    lengths = np.array([max(float(np.linalg.norm(probe.direction.steps)), 1e-300) for probe in probes])
-    claims = np.stack([probe.claim for probe in probes]) / lengths[:, None]
-    slopes = np.stack([probe.slope.value for probe in probes]) / lengths[:, None]
+    if fault.truth is not None:
+        claims, slopes = fitting, fault.truth
+    else:
+        lengths = np.array([max(float(np.linalg.norm(probe.direction.steps)), 1e-300) for probe in probes])
+        claims = np.stack([probe.claim for probe in probes]) / lengths[:, None]
+        slopes = np.stack([probe.slope.value for probe in probes]) / lengths[:, None]
     square = float(np.sum(slopes * slopes))
     return float(np.sum(claims * slopes)) / square if square > 0.0 else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from numpy_gpt.verify.gradcheck.measurement import NEGLIGIBLE
 from numpy_gpt.verify.gradcheck.operation import OperationRaisedError
 from numpy_gpt.verify.gradcheck.subject import copies
 from numpy_gpt.verify.gradcheck.suspects.observed import MAX_ENTRIES, Observed
+
+Found = TypeVar("Found")
 
 STEP = 2.0**-16
 """Of an element's size: curvature and rounding then both err by some 1e-10, enough to tell mistakes apart."""
@@ -27,6 +30,29 @@ RIGHT, NOTICEABLE = 1e-6, 1e-4
 
 class Fault(Observed):
     """One input whose gradient is wrong, with further measurements and calls, each made when asked for."""
+
+    def with_claims(self, claims: Array) -> Fault:
+        """Return the same fault, but as if backward had given these gradients (K, ...) for this input."""
+        others = [
+            (*given[: self.i], claim, *given[self.i + 1 :])
+            for given, claim in zip(self.subject.claims, claims, strict=True)
+        ]
+        changed = replace(self, subject=replace(self.subject, claims=tuple(others)))
+        for name in ("_seen", "error", "known", "memory", "truth", "upstreams"):  # not to be found out again
+            changed.__dict__[name] = getattr(self, name)
+        return changed
+
+    @cached_property
+    def memory(self) -> dict[str, Any]:
+        """What suspects found out about the operation, whatever is claimed: see `remembered`."""
+        return {}
+
+    def remembered(self, name: str, find_out: Callable[[], Found]) -> Found:
+        """Return what was found out under this name, finding it out the first time."""
+        if name not in self.memory:
+            self.memory[name] = find_out()
+        found: Found = self.memory[name]
+        return found
 
     @cached_property
     def jacobian(self) -> Array | None:
@@ -79,6 +105,39 @@ class Fault(Observed):
                 return None
             answers.append(answer)
         return np.stack(answers)
+
+    def sent(self, axis: int) -> Array | None:
+        """Return what backward sends from each index along an axis of the only output (K, n, ...).
+
+        None if it takes too long, or backward cannot say.
+        """
+        return self.remembered(f"sent along {axis}", lambda: self._sent_from_each(axis))
+
+    def _sent_from_each(self, axis: int) -> Array | None:
+        sent = []
+        for (upstream,) in self.upstreams:
+            for at in range(upstream.shape[axis]):
+                if self.is_late:
+                    return None
+                chosen = (slice(None),) * axis + (at,)
+                part = np.zeros_like(upstream)
+                part[chosen] = upstream[chosen]
+                answer = self.answers(self.subject.inputs, part.reshape(1, -1))
+                if answer is None or not np.isfinite(answer).all():
+                    return None
+                sent.append(answer[0])
+        return np.stack(sent).reshape(len(self.upstreams), -1, *self.shape)
+
+    def due(self, axis: int) -> Array | None:
+        """Return what each index along an axis of the only output should send (K, n, ...), as measured."""
+        due = []
+        for k in range(len(self.upstreams)):
+            parts = self.parts(k, 0)
+            if parts is None:
+                return None
+            others = tuple(other + 1 for other in range(parts.ndim - 1) if other != axis)
+            due.append(parts.sum(axis=others).T.reshape(-1, *self.shape))
+        return np.stack(due)
 
     def with_input(self, j: int, value: Array) -> tuple[Any, ...]:
         """Return copies of the inputs with one replaced."""

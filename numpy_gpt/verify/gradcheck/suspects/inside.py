@@ -34,7 +34,7 @@ def inner_mistakes(fault: Fault) -> Iterator[Suspicion]:
                 if fault.is_late:
                     return
                 words = f"inside forward there is {text}; with the right gradient of that, {fault.gradient}:"
-                yield from corrected_by(fault, kind, words, _lacking(gap, source))
+                yield from corrected_by(fault, kind, words, lacking(gap, source))
 
 
 def corrected_by(fault: Fault, kind: Kind, words: str, gap: Term) -> Iterator[Suspicion]:
@@ -48,16 +48,17 @@ def corrected_by(fault: Fault, kind: Kind, words: str, gap: Term) -> Iterator[Su
             yield Suspicion(kind, fault.i, words, 1.4, claims + missing)
 
 
-def _lacking(gap: Gap, source: Term) -> Term:
+def lacking(gap: Gap, source: Term) -> Term:
+    """Return what a mistake takes from the gradient that reaches an inner array."""
     return lambda k: gap(source(k))
 
 
 def _gaps(name: str, array: Array) -> Iterator[tuple[Kind, str, Gap]]:
     """Yield the mistakes that may be made with an array: kind, description, and what is then lacking."""
     for kind, text, right, wrong in mistaken_slopes(array):
-        yield kind, f"{text} of {name}", _times(right - wrong)
+        yield kind, f"{text} of {name}", times(right - wrong)
     if (array < 0.0).any() and (array > 0.0).any():
-        yield Kind.MASK, f"a ReLU of {name} without its mask", _times(np.where(array > 0.0, 0.0, -1.0))
+        yield Kind.MASK, f"a ReLU of {name} without its mask", times(np.where(array > 0.0, 0.0, -1.0))
     if (array >= 0.0).all() and array.shape and np.max(np.abs(array.sum(axis=-1) - 1.0)) < 1e-9:
         text = f"the softmax {name}, whose gradient lacks the sum over the row"
         yield Kind.SOFTMAX_ROW_TERM, text, lambda d: -array * np.sum(d * array, axis=-1, keepdims=True)
@@ -69,5 +70,6 @@ def _gaps(name: str, array: Array) -> Iterator[tuple[Kind, str, Gap]]:
         )
 
 
-def _times(factor: Array) -> Gap:
+def times(factor: Array) -> Gap:
+    """Return what is lacking where the slope is off by so much."""
     return lambda d: d * factor

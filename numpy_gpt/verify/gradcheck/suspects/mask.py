@@ -39,6 +39,25 @@ def elements_let_through(fault: Fault) -> Iterator[Suspicion]:
         yield Suspicion(Kind.MASK, fault.i, words, cost, np.where(blocked, 0.0, claims))
 
 
+def another_mask(fault: Fault) -> Iterator[Suspicion]:
+    """Zeros stand where there is a gradient, and gradients where there is none; all others are right."""
+    claims, truth = fault.fitting, fault.truth
+    if claims is None or truth is None:
+        return
+    gone, blocked = (
+        np.max(np.abs(each), axis=0) <= NOTHING * np.max(np.abs(truth), initial=0.0)
+        for each in (claims, truth)
+    )
+    both = ~gone & ~blocked
+    if (gone & ~blocked).any() and (blocked & ~gone).any() and both.any():
+        gap = np.max(np.abs(claims - truth)[:, both]) / np.max(np.abs(truth))
+        words = (
+            f"{fault.gradient} is zero at {np.count_nonzero(gone & ~blocked)} elements that matter, and not "
+            f"at {np.count_nonzero(blocked & ~gone)} that do not: backward has another mask; elsewhere"
+        )
+        yield Suspicion(Kind.MASK, fault.i, words, 1.62, error_left=float(gap))
+
+
 class Crossing(NamedTuple):
     """An axis of the only output and an axis of the input, and what passes between their indices."""
 
@@ -66,7 +85,7 @@ def _crossings(fault: Fault) -> Iterator[Crossing]:
     for axis, length in enumerate(np.shape(fault.subject.run.outputs[0])):
         if not 2 <= length <= MAX_LENGTH:
             continue
-        sent = _sent(fault, axis)
+        sent = fault.sent(axis)
         if sent is None:
             continue
         measured = _measured(fault, axis)
@@ -137,20 +156,3 @@ def _measured(fault: Fault, axis: int) -> Array:
     others = tuple(a + 1 for a in range(parts.ndim - 1) if a != axis)
     sizes: Array = np.max(np.abs(parts), axis=others)  # (size, n)
     return sizes.T.reshape(-1, *fault.shape)
-
-
-def _sent(fault: Fault, axis: int) -> Array | None:
-    """Return what backward sends from each index along the output's axis (K, n, ...)."""
-    sent = []
-    for (upstream,) in fault.upstreams:
-        for at in range(upstream.shape[axis]):
-            if fault.is_late:
-                return None
-            chosen = (slice(None),) * axis + (at,)
-            part = np.zeros_like(upstream)
-            part[chosen] = upstream[chosen]
-            answer = fault.answers(fault.subject.inputs, part.reshape(1, -1))
-            if answer is None or not np.isfinite(answer).all():
-                return None
-            sent.append(answer[0])
-    return np.stack(sent).reshape(len(fault.upstreams), -1, *fault.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,20 +36,28 @@ def norm_terms(fault: Fault) -> Iterator[Suspicion]:
         for axes in _axes(fault.shape):
             behind = tuple(axis + 1 for axis in axes)
             centred = inner - inner.mean(axis=behind, keepdims=True)
-            over = f"over axis {', '.join(map(str, axes))}{beside}"
+            over = f"over axis {_listed(axes)}{beside}"
             words = f"{fault.gradient} lacks the term of the mean {over}; with that"
             if changes_all_rows(inner[0], centred[0], axes):
                 yield Suspicion(Kind.LAYER_NORM_MEAN_TERM, fault.i, words, 1.2, skipped + centred)
             for name, n in _normalised(fault, axes):
                 for start, also in ((inner, ""), (centred, ", and that of the mean")):
-                    corrected = start - n * np.mean(start * n, axis=behind, keepdims=True)
+                    along = np.mean(start * n, axis=behind, keepdims=True)
                     words = (
                         f"{fault.gradient} lacks the term n mean(d_n n){also}, for {name} {over}; with that"
                     )
                     cost = 1.25 if not also else 1.5
-                    yield Suspicion(
-                        Kind.LAYER_NORM_PROJECTION_TERM, fault.i, words, cost, skipped + corrected
+                    corrected = skipped + start - n * along
+                    yield Suspicion(Kind.LAYER_NORM_PROJECTION_TERM, fault.i, words, cost, corrected)
+                    # With a sum for the mean,  mean(claim n) = r mean(m n) (1 - N mean(n²)).
+                    N = math.prod(fault.shape[axis] for axis in axes)
+                    square = np.mean(n * n, axis=axes, keepdims=True)
+                    words = (
+                        f"{fault.gradient} has Σ d_n n where mean(d_n n) belongs"
+                        f"{also and ', likewise Σ d_n'}, for {name} {over}; with means"
                     )
+                    corrected = skipped + start + n * along * (N - 1) / (1 - N * square)
+                    yield Suspicion(Kind.LAYER_NORM_PROJECTION_TERM, fault.i, words, cost + 0.01, corrected)
 
 
 def _skipped(fault: Fault) -> Iterator[tuple[Array | float, str]]:
@@ -65,7 +74,7 @@ def norm_weight(fault: Fault) -> Iterator[Suspicion]:
         return
     for j in fault.subject.tensors:
         name, weight = fault.subject.names[j], fault.subject.inputs[j]
-        if j == fault.i or not _scales(weight.shape, fault.shape):
+        if j == fault.i or weight.shape == fault.shape or not _scales(weight.shape, fault.shape):
             continue
         words = f"{fault.gradient} lacks the factor {name}; times {name}"
         yield Suspicion(Kind.LAYER_NORM_WEIGHT, fault.i, words, 1.3, claims * weight)
@@ -76,36 +85,59 @@ def norm_weight(fault: Fault) -> Iterator[Suspicion]:
 
 
 def _norms_with(fault: Fault, name: str, weight: Array) -> Iterator[Suspicion]:
-    """Build the whole gradient, without the weight and with it, for every norm that this may be."""
+    """Build the whole gradient, without the weight and with it, and with means over other axes."""
     assert fault.fitting is not None  # its caller has looked
+    for upstream, norm in fault.remembered(f"norms with {name}", lambda: list(_recognised(fault, weight))):
+        axes, centres, n, r = norm
+        d_n = upstream * weight
+        right = r * _less_terms(d_n, n, axes, centres)
+        words = (
+            f"{fault.gradient} is the gradient for a weight of ones: the upstream gradient stands where its "
+            f"product with {name} belongs; with {name}"
+        )
+        corrected = fault.fitting + right - r * _less_terms(upstream, n, axes, centres)
+        yield Suspicion(Kind.LAYER_NORM_WEIGHT, fault.i, words, 1.1, corrected)
+        for others in _axes(fault.shape):
+            words = (
+                f"the means in {fault.gradient} are taken over axis {_listed(others)}, but the norm is over "
+                f"axis {_listed(axes)}; over that"
+            )
+            corrected = fault.fitting + right - r * _less_terms(d_n, n, others, centres)
+            yield Suspicion(Kind.LAYER_NORM_MEAN_TERM, fault.i, words, 1.2, corrected)
+
+
+class Norm(NamedTuple):
+    """A norm that forward computes."""
+
+    axes: tuple[int, ...]
+    centres: bool
+    n: Array
+    r: Array
+
+
+def _recognised(fault: Fault, weight: Array) -> Iterator[tuple[Array, Norm]]:
+    """Yield the norms with this weight that an output may be, and its upstream gradients (K, ...)."""
     for output, value in enumerate(fault.subject.run.outputs):
         if np.shape(value) != fault.shape:
             continue
-        upstream = np.stack([parts[output] for parts in fault.upstreams])  # (K, ...)
+        upstream = np.stack([parts[output] for parts in fault.upstreams])
         for axes in _axes(fault.shape):
             for centres in (True, False):
                 for eps in _epsilons(fault.shape):
-                    right = _norm_gradient(upstream * weight, fault.value, axes, eps, centres)
-                    if fault.misfit(right) > 1e-6:
-                        continue
-                    wrong = _norm_gradient(upstream, fault.value, axes, eps, centres)
-                    words = (
-                        f"{fault.gradient} is the gradient for a weight of ones: the upstream gradient "
-                        f"stands where its product with {name} belongs; with {name}"
-                    )
-                    corrected = fault.fitting + right - wrong
-                    yield Suspicion(Kind.LAYER_NORM_WEIGHT, fault.i, words, 1.1, corrected)
+                    n, r = _norm(fault.value, axes, eps, centres)
+                    if fault.misfit(r * _less_terms(upstream * weight, n, axes, centres)) <= 1e-6:
+                        yield upstream, Norm(axes, centres, n, r)
 
 
-def _norm_gradient(d_n: Array, x: Array, axes: tuple[int, ...], eps: float, centres: bool) -> Array:
-    """Return the gradient of x in  n = (x - μ) r, or without μ."""
+def _less_terms(d_n: Array, n: Array, axes: tuple[int, ...], centres: bool) -> Array:
+    """Return d_n - mean(d_n) - n mean(d_n n), or without mean(d_n) for a norm that does not centre."""
     behind = tuple(axis + 1 for axis in axes)
-    n, r = _norm(x, axes, eps, centres)
-    d_x = d_n - n * np.mean(d_n * n, axis=behind, keepdims=True)
-    if centres:
-        d_x -= d_n.mean(axis=behind, keepdims=True)
-    result: Array = d_x * r
-    return result
+    less: Array = d_n - n * np.mean(d_n * n, axis=behind, keepdims=True)
+    return less - d_n.mean(axis=behind, keepdims=True) if centres else less
+
+
+def _listed(axes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, axes))
 
 
 def weight_of_ones(fault: Fault) -> Iterator[Suspicion]:

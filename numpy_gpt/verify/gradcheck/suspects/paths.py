@@ -9,6 +9,7 @@ import numpy as np
 from numpy_gpt.arrays import Array
 from numpy_gpt.verify.gradcheck.measurement import NEGLIGIBLE
 from numpy_gpt.verify.gradcheck.suspects.fault import Fault
+from numpy_gpt.verify.gradcheck.suspects.inside import lacking, times
 from numpy_gpt.verify.gradcheck.suspects.suspicion import Suspicion
 from numpy_gpt.verify.gradcheck.suspects.terms import Term, fits_first, images, shaped, sources
 from numpy_gpt.verify.kinds import Kind
@@ -75,6 +76,10 @@ def _terms(fault: Fault) -> Iterator[tuple[str, Term]]:
             yield from shaped(fault, f"the gradient of {fault.subject.names[j]}", gradients.__getitem__)
     for name, source in sources(fault):
         yield from images(fault, name, source)
+        for other, array in fault.known.items():
+            if array.shape == source(0).shape:
+                through = lacking(times(1.0 - array * array), source)
+                yield from images(fault, f"{name}, times tanh's slope 1 - {other}²,", through)
 
 
 def half_of_product_rule(fault: Fault) -> Iterator[Suspicion]:
