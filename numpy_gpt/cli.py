@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -38,7 +40,7 @@ from numpy_gpt.training.data import load_data
 from numpy_gpt.training.evaluation import evaluate as evaluate_model
 from numpy_gpt.training.interruption import Terminated, gentle_interruption, tidy_interruption
 from numpy_gpt.training.run_folder import RunFolder
-from numpy_gpt.training.trainer import Trainer
+from numpy_gpt.training.trainer import NotFiniteError, Trainer
 from numpy_gpt.verify.kill_matrix import kill_matrix
 from numpy_gpt.verify.lockstep import train_in_lockstep
 from numpy_gpt.verify.parity import VerifyConfig, verify_parity
@@ -136,8 +138,9 @@ def sample(config: SampleConfig) -> int:
     prompt = _read_prompt(config)
     prompt_ids = encode(tokenizer, prompt)
     if config.top is not None:
-        window = prompt_ids[-checkpoint.model.config.max_sequence_length :]
-        console.print(likeliest_next_tokens(checkpoint.model, tokenizer, window, config.top))
+        token_ids = prompt_ids if len(prompt_ids) else np.array([tokenizer.eot_token])
+        window = token_ids[-checkpoint.model.config.max_sequence_length :]
+        console.print_whole(likeliest_next_tokens(checkpoint.model, tokenizer, window, config.top))
         return DONE
     try:
         tokens = generate(
@@ -174,6 +177,8 @@ def evaluate(config: EvaluateConfig) -> int:
         batch_size=config.batch_size,
         stride=config.stride,
     )
+    if not math.isfinite(evaluation.loss):
+        raise NotFiniteError(f"the model's loss on {config.text} is not finite")
     console.print(f"{config.text}: {len(text.encode()):,} bytes, {len(token_ids):,} tokens")
     console.print(f"perplexity {evaluation.perplexity:,.2f}")
     console.print(f"validation loss {evaluation}")
@@ -292,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 128 + signal."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    with tidy_interruption():
+    with tidy_interruption(), np.errstate(all="ignore"):  # what is not finite is said once, by an error
         return _exit_code_of(arguments)
 
 
@@ -343,9 +348,12 @@ def _with_saved_settings(checkpoint: Path, arguments: Sequence[str]) -> TrainCon
     """Return the settings of the run that left the checkpoint, with what the command line may change."""
     _, metadata = read_description(checkpoint)
     saved = TrainConfig.from_json(metadata.get("train_config"))
-    defaults = dataclasses.replace(saved, out=None, stop_after=None)
+    # Without its vocabulary, which would contradict another tokenizer before that is refused by its name.
+    defaults = dataclasses.replace(saved, out=None, stop_after=None, vocabulary_size=None)
     with _heard_or_not(arguments):
         config = tyro.cli(TrainConfig, default=defaults, args=arguments[1:], prog="numpy-gpt train")
+    if config.vocabulary_size is None and config.tokenizer == saved.tokenizer:
+        config = dataclasses.replace(config, vocabulary_size=saved.vocabulary_size)
     if changed := config.changes_from(saved):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise SystemExit(_complain(f"a resumed run keeps its settings: leave out {flags}", WRONG_USAGE))
