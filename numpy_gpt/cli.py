@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +37,7 @@ from numpy_gpt.text.tokenizers import encode, gpt2_tokenizer, stream_text, token
 from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.data import load_data
 from numpy_gpt.training.evaluation import evaluate as evaluate_model
-from numpy_gpt.training.interruption import Terminated, gentle_interruption, tidy_interruption
+from numpy_gpt.training.interruption import exit_code_of, gentle_interruption
 from numpy_gpt.training.run_folder import RunFolder
 from numpy_gpt.training.trainer import NotFiniteError, Trainer
 from numpy_gpt.verify.kill_matrix import kill_matrix
@@ -297,18 +296,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 128 + signal."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    with tidy_interruption(), np.errstate(all="ignore"):  # what is not finite is said once, by an error
-        return _exit_code_of(arguments)
-
-
-def _exit_code_of(arguments: list[str]) -> int:
     try:
-        return _run(arguments)
+        with np.errstate(all="ignore"):  # what is not finite is said once, by an error
+            return _run(arguments)
     except BrokenPipeError:  # the reader of the help, such as `head`, has had enough
         return DONE
     except KeyboardInterrupt as interrupt:
-        number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
-        return _complain("interrupted", SIGNALLED + number)
+        return _complain("interrupted", exit_code_of(interrupt))
     except (FileExistsError, SettingsError) as error:  # the first: --out names a folder that is in use
         return _complain(error, WRONG_USAGE)
     except (OSError, ValueError, ArithmeticError, MemoryError, ImportError) as error:

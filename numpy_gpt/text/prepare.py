@@ -275,8 +275,9 @@ def _left_by_a_kill(folder: Path) -> set[str]:
 
 def _remove_files(folder: Path) -> None:
     for name in FILES:
-        (folder / name).unlink(missing_ok=True)
-        _aside(folder / name).unlink(missing_ok=True)
+        for path in (folder / name, _aside(folder / name)):
+            with contextlib.suppress(OSError):  # it was never made, or nothing can be removed here
+                path.unlink()
 
 
 def _aside(path: Path) -> Path:

@@ -7,38 +7,45 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TypeAlias
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-_Handler: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT, or SIGTERM made the exception that Ctrl-C is: whoever tidies up after one does after both.
+
+    Attributes:
+        signal_number: the signal that came.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, made the exception that Ctrl-C is, so that whoever tidies up after one does after both."""
+def exit_code_of(interrupt: KeyboardInterrupt) -> int:
+    """Return what a process ends with after a signal: 128 and the signal's number."""
+    return 128 + (interrupt.signal_number if isinstance(interrupt, Interrupted) else signal.SIGINT)
 
 
-@contextlib.contextmanager
-def tidy_interruption() -> Iterator[None]:
-    """Within the context, SIGINT raises KeyboardInterrupt and SIGTERM Terminated.
+def end_tidily() -> None:
+    """From now on, let SIGINT and SIGTERM raise Interrupted.
 
     Another signal does not disturb what tidies up after the first, nor does it change the exit code; a third
     ends the process.
 
-    Must be entered in the main thread, as Python requires of whoever handles signals.
+    To be called in the main thread, as Python requires of whoever handles signals.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         _handle_by(let_it_tidy_up)
         atexit.register(_handle_by, signal.SIG_IGN)
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise Interrupted(number)
 
     def let_it_tidy_up(number: int, frame: FrameType | None) -> None:
         _handle_by(signal.SIG_DFL)
 
-    with _restored_afterwards():
-        _handle_by(end)
-        yield
+    _handle_by(end)
 
 
 class Interruption:
@@ -53,6 +60,11 @@ class Interruption:
     def __bool__(self) -> bool:
         return self.signal_number is not None
 
+    def raise_if_any(self) -> None:
+        """Raise Interrupted when a signal has come."""
+        if self.signal_number is not None:
+            raise Interrupted(self.signal_number)
+
 
 @contextlib.contextmanager
 def gentle_interruption() -> Iterator[Interruption]:
@@ -61,33 +73,23 @@ def gentle_interruption() -> Iterator[Interruption]:
     Must be entered in the main thread, as Python requires of whoever handles signals.
     """
     interruption = Interruption()
-
-    with _restored_afterwards() as restore:
-
-        def take_note(number: int, frame: FrameType | None) -> None:
-            interruption.signal_number = number
-            restore()
-            atexit.register(_handle_by, signal.SIG_IGN)
-
-        _handle_by(take_note)
-        yield interruption
-
-
-def _handle_by(handler: _Handler) -> None:
-    for number in SIGNALS:
-        signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _restored_afterwards() -> Iterator[Callable[[], None]]:
-    """Yield what brings back the present handlers of both signals, and do it at the end."""
     previous = {number: signal.getsignal(number) for number in SIGNALS}
 
     def restore() -> None:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
+    def take_note(number: int, frame: FrameType | None) -> None:
+        interruption.signal_number = number
+        restore()
+
+    _handle_by(take_note)
     try:
-        yield restore
+        yield interruption
     finally:
         restore()
+
+
+def _handle_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in SIGNALS:
+        signal.signal(number, handler)
