@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +38,7 @@ from numpy_gpt.text.tokenizers import encode, gpt2_tokenizer, stream_text, token
 from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.data import load_data
 from numpy_gpt.training.evaluation import evaluate as evaluate_model
-from numpy_gpt.training.interruption import exit_code_of, gentle_interruption
+from numpy_gpt.training.interruption import SIGNALLED, gentle_interruption
 from numpy_gpt.training.run_folder import RunFolder
 from numpy_gpt.training.trainer import NotFiniteError, Trainer
 from numpy_gpt.verify.kill_matrix import kill_matrix
@@ -48,7 +49,7 @@ from numpy_gpt.verify.precision import measure_precision
 if TYPE_CHECKING:
     import tiktoken
 
-DONE, FAILED, WRONG_USAGE, SIGNALLED = 0, 1, 2, 128
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
 
 DEFAULT_PROMPT = "\n"
 SAMPLE_PROMPT_CHARACTERS = 60
@@ -97,9 +98,9 @@ def train(config: TrainConfig) -> int:
             folder.save(folder.last, trainer)
     if not folder.draw():
         console.print("no picture of the losses: pip install 'numpy-gpt[plot]'")
-    if interruption.signal_number is not None:
+    if interruption:
         console.print(f"stopped after step {trainer.step:,}; go on with --resume {folder.last}")
-        return SIGNALLED + interruption.signal_number
+        return interruption.exit_code
 
     if validation is None:  # resumed from a checkpoint that had nothing left to do
         validation = trainer.evaluate()
@@ -301,8 +302,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(arguments)
     except BrokenPipeError:  # the reader of the help, such as `head`, has had enough
         return DONE
-    except KeyboardInterrupt as interrupt:
-        return _complain("interrupted", exit_code_of(interrupt))
+    except KeyboardInterrupt:
+        return _complain("interrupted", SIGNALLED + signal.SIGINT)
     except (FileExistsError, SettingsError) as error:  # the first: --out names a folder that is in use
         return _complain(error, WRONG_USAGE)
     except (OSError, ValueError, ArithmeticError, MemoryError, ImportError) as error:

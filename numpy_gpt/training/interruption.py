@@ -9,43 +9,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALLED = 128
+"""What is added to a signal's number to make the exit code of a process that it ended."""
 
 
 class Interrupted(KeyboardInterrupt):
     """SIGINT, or SIGTERM made the exception that Ctrl-C is: whoever tidies up after one does after both.
 
-    Attributes:
-        signal_number: the signal that came.
+    A class of its own, as a bare KeyboardInterrupt that leaves `exec` makes Python end by SIGINT in any case.
     """
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal_number)
-        self.signal_number = signal_number
-
-
-def exit_code_of(interrupt: KeyboardInterrupt) -> int:
-    """Return what a process ends with after a signal: 128 and the signal's number."""
-    return 128 + (interrupt.signal_number if isinstance(interrupt, Interrupted) else signal.SIGINT)
-
-
-def end_tidily() -> None:
-    """From now on, let SIGINT and SIGTERM raise Interrupted.
-
-    Another signal does not disturb what tidies up after the first, nor does it change the exit code; a third
-    ends the process.
-
-    To be called in the main thread, as Python requires of whoever handles signals.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        _handle_by(let_it_tidy_up)
-        atexit.register(_handle_by, signal.SIG_IGN)
-        raise Interrupted(number)
-
-    def let_it_tidy_up(number: int, frame: FrameType | None) -> None:
-        _handle_by(signal.SIG_DFL)
-
-    _handle_by(end)
 
 
 class Interruption:
@@ -60,10 +32,36 @@ class Interruption:
     def __bool__(self) -> bool:
         return self.signal_number is not None
 
-    def raise_if_any(self) -> None:
-        """Raise Interrupted when a signal has come."""
-        if self.signal_number is not None:
-            raise Interrupted(self.signal_number)
+    @property
+    def exit_code(self) -> int:
+        """What the process ends with: 128 and the signal's number; 0 without one."""
+        return 0 if self.signal_number is None else SIGNALLED + self.signal_number
+
+
+def end_tidily() -> Interruption:
+    """From now on, let SIGINT and SIGTERM raise Interrupted.
+
+    Another signal does not disturb what tidies up after the first, nor does it change the exit code; a third
+    ends the process.
+
+    To be called in the main thread, as Python requires of whoever handles signals.
+
+    Returns:
+        What says whether one has come, also when the exception was lost.
+    """
+    interruption = Interruption()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        interruption.signal_number = number
+        _handle_by(let_it_tidy_up)
+        atexit.register(_handle_by, signal.SIG_IGN)
+        raise Interrupted
+
+    def let_it_tidy_up(number: int, frame: FrameType | None) -> None:
+        _handle_by(signal.SIG_DFL)
+
+    _handle_by(end)
+    return interruption
 
 
 @contextlib.contextmanager
