@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -42,10 +44,10 @@ from numpy_gpt.text.tokenizers import encode, gpt2_tokenizer, stream_text, token
 from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.data import load_data
 from numpy_gpt.training.evaluation import evaluate as evaluate_model
-from numpy_gpt.training.interruption import Terminated, gentle_interruption, tidy_interruption
+from numpy_gpt.training.interruption import SIGNALLED, gentle_interruption
 from numpy_gpt.training.memory import gigabytes, training_bytes
 from numpy_gpt.training.run_folder import RunFolder
-from numpy_gpt.training.trainer import Trainer
+from numpy_gpt.training.trainer import NotFiniteError, Trainer
 from numpy_gpt.verify.kill_matrix import kill_matrix
 from numpy_gpt.verify.lockstep import train_in_lockstep
 from numpy_gpt.verify.parity import VerifyConfig, verify_parity
@@ -54,7 +56,7 @@ from numpy_gpt.verify.precision import measure_precision
 if TYPE_CHECKING:
     import tiktoken
 
-DONE, FAILED, WRONG_USAGE, SIGNALLED = 0, 1, 2, 128
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
 
 DEFAULT_PROMPT = "\n"
 SAMPLE_PROMPT_CHARACTERS = 60
@@ -107,9 +109,9 @@ def train(config: TrainConfig) -> int:
             folder.save(folder.last, trainer)
     if not folder.draw():
         console.print("no picture of the losses: pip install 'numpy-gpt[plot]'")
-    if interruption.signal_number is not None:
+    if interruption:
         console.print(f"stopped after step {trainer.step:,}; go on with --resume {folder.last}")
-        return SIGNALLED + interruption.signal_number
+        return interruption.exit_code
 
     if validation is None:  # resumed from a checkpoint that had nothing left to do
         validation = trainer.evaluate()
@@ -163,8 +165,9 @@ def sample(config: SampleConfig) -> int:
     prompt = _read_prompt(config)
     prompt_ids = encode(tokenizer, prompt)
     if config.top is not None:
-        window = prompt_ids[-checkpoint.model.config.max_sequence_length :]
-        console.print(likeliest_next_tokens(checkpoint.model, tokenizer, window, config.top))
+        token_ids = prompt_ids if len(prompt_ids) else np.array([tokenizer.eot_token])
+        window = token_ids[-checkpoint.model.config.max_sequence_length :]
+        console.print_whole(likeliest_next_tokens(checkpoint.model, tokenizer, window, config.top))
         return DONE
     try:
         tokens = generate(
@@ -201,6 +204,8 @@ def evaluate(config: EvaluateConfig) -> int:
         batch_size=config.batch_size,
         stride=config.stride,
     )
+    if not math.isfinite(evaluation.loss):
+        raise NotFiniteError(f"the model's loss on {config.text} is not finite")
     console.print(f"{config.text}: {len(text.encode()):,} bytes, {len(token_ids):,} tokens")
     console.print(f"perplexity {evaluation.perplexity:,.2f}")
     console.print(f"validation loss {evaluation}")
@@ -362,18 +367,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 128 + signal."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    with tidy_interruption():
-        return _exit_code_of(arguments)
-
-
-def _exit_code_of(arguments: list[str]) -> int:
     try:
-        return _run(arguments)
+        with np.errstate(all="ignore"):  # what is not finite is said once, by an error
+            return _run(arguments)
     except BrokenPipeError:  # the reader of the help, such as `head`, has had enough
         return DONE
-    except KeyboardInterrupt as interrupt:
-        number = signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT
-        return _complain("interrupted", SIGNALLED + number)
+    except KeyboardInterrupt:
+        return _complain("interrupted", SIGNALLED + signal.SIGINT)
     except (FileExistsError, SettingsError) as error:  # the first: --out names a folder that is in use
         return _complain(error, WRONG_USAGE)
     except (OSError, ValueError, ArithmeticError, MemoryError, ImportError) as error:
@@ -416,9 +416,12 @@ def _with_saved_settings(checkpoint: Path, arguments: Sequence[str]) -> TrainCon
     if saved.ops == OPS_OF_A_FOLDER and not any(each.partition("=")[0] == "--ops" for each in arguments):
         reason = "this run computed with solved exercises: give their folder again with --ops"
         raise SystemExit(_complain(reason, WRONG_USAGE))
-    defaults = dataclasses.replace(saved, out=None, stop_after=None)
+    # Without its vocabulary, which would contradict another tokenizer before that is refused by its name.
+    defaults = dataclasses.replace(saved, out=None, stop_after=None, vocabulary_size=None)
     with _heard_or_not(arguments):
         config = tyro.cli(TrainConfig, default=defaults, args=arguments[1:], prog="numpy-gpt train")
+    if config.vocabulary_size is None and config.tokenizer == saved.tokenizer:
+        config = dataclasses.replace(config, vocabulary_size=saved.vocabulary_size)
     if changed := config.changes_from(saved):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise SystemExit(_complain(f"a resumed run keeps its settings: leave out {flags}", WRONG_USAGE))

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
+from rich.table import Table
 
 PAGE_WIDTH = 110
+ANY_WIDTH = 10**9
 
 
 class Output(Console):
@@ -31,6 +33,11 @@ class Output(Console):
         if not self.is_terminal:
             self.width = PAGE_WIDTH
 
+    def print_whole(self, table: Table) -> None:
+        """Print a table as wide as it needs to be, and leave it to the terminal to break its lines."""
+        table.width = self.measure(table, options=self.options.update(width=ANY_WIDTH)).maximum
+        self.print(table)
+
     def on_broken_pipe(self) -> None:
         """Go on without a reader; rich would end the program here."""
         self.quiet = True
@@ -38,10 +45,10 @@ class Output(Console):
 
 
 def open_streams() -> None:
-    """Make both streams fit to print to: one that was closed leads nowhere, and no character is a fault."""
-    for name in ("stdout", "stderr"):
+    """Make the streams fit for use: one that was closed leads nowhere, and no character is a fault."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
+            nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  open to the end
             setattr(sys, name, nowhere)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the terminal or file has no code for becomes "?": no run ends over a character of its sample.

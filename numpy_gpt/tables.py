@@ -87,9 +87,10 @@ def likeliest_next_tokens(model: GPT, tokenizer: tiktoken.Encoding, token_ids: A
         model: which predicts at every position at once.
         tokenizer: of the model's vocabulary.
         token_ids: (T,) ints, T at most max_sequence_length.
-        top: how many tokens to list.
+        top: how many tokens to list; all of them where there are fewer.
     """
     logits = model([token_ids])[0, :, : tokenizer.n_vocab]  # (T, V)
+    top = min(top, tokenizer.n_vocab)
     table = _table("after each token, what may come next; what did come is bold")
     table.add_column("after", no_wrap=True)
     for rank in range(1, top + 1):

@@ -16,7 +16,7 @@ import pytest
 
 import numpy_gpt as ng
 import torch_gpt
-from numpy_gpt import cli
+from numpy_gpt import __main__
 from numpy_gpt.ops import Ops
 
 PACKAGE = Path(ng.__file__).parent
@@ -204,7 +204,7 @@ def test_the_packages_say_that_they_are_typed(package: Path) -> None:
 def test_the_metadata_agree_with_the_code() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == ng.__version__
-    assert project["scripts"]["numpy-gpt"] == f"{cli.__name__}:{cli.main.__name__}"
+    assert project["scripts"]["numpy-gpt"] == f"{__main__.__name__}:{__main__.main.__name__}"
 
 
 LESSON = ("Equation", "Shapes", "Derivation", "Saved", "The bug that looks right")

@@ -249,12 +249,12 @@ FILES = (*IDS.values(), TOKENIZER, PREPARED)
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
     """Make a folder and name its files when they are complete; when that fails, leave nothing of it."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    if {path.name for path in folder.iterdir()} - _left_by_a_kill(folder):
+    if folder.is_dir() and {path.name for path in folder.iterdir()} - _left_by_a_kill(folder):
         raise FileExistsError(f"{folder} is not empty, and nothing is ever overwritten; choose another --out")
-    _remove_files(folder)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_files(folder)
         yield
         for name in FILES:
             _aside(folder / name).replace(folder / name)
@@ -275,8 +275,9 @@ def _left_by_a_kill(folder: Path) -> set[str]:
 
 def _remove_files(folder: Path) -> None:
     for name in FILES:
-        (folder / name).unlink(missing_ok=True)
-        _aside(folder / name).unlink(missing_ok=True)
+        for path in (folder / name, _aside(folder / name)):
+            with contextlib.suppress(OSError):  # it was never made, or nothing can be removed here
+                path.unlink()
 
 
 def _aside(path: Path) -> Path:

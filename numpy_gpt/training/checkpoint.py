@@ -266,7 +266,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[st
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it was renamed, or never made
+            aside.unlink()
     if os.name == "posix":  # elsewhere a folder cannot be opened, and a rename needs no flush of its own
         folder = os.open(path.parent, os.O_RDONLY)
         try:
