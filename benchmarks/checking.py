@@ -66,10 +66,9 @@ def check_training(
     """
     from benchmarks.opponents.torch_eager import TorchTraining
 
-    parameters = revealing_parameters(case.config, seed)
-    narrow = Parameters(case.config, parameters.flat.astype(np.float32))
     batch = Batch(*revealing_batch(case.config, case.batch_size, case.num_tokens, seed))
-    state = narrow.state_dict()
+    weights = revealing_parameters(case.config, seed).flat.astype(np.float32)
+    state = Parameters(case.config, weights).state_dict()
     setup = Setup(case.config, batch, threads, CHECK_SETTINGS, state)
     truth = _answer(TorchTraining(setup, attention="explicit"), state)
     backwards = setup._replace(batch=Batch(*(ids[::-1].copy() for ids in batch)))

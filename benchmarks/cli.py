@@ -19,6 +19,7 @@ from benchmarks.commands.op import OpOptions
 from benchmarks.commands.scaling import ScalingOptions
 from benchmarks.commands.step import StepOptions
 from benchmarks.commands.table import TableOptions
+from benchmarks.opponents import require
 from benchmarks.options import MeasureOptions
 from benchmarks.plots import plot_ratios
 from benchmarks.processes import WorkerError
@@ -68,11 +69,14 @@ def measure(command: str, options: MeasureOptions, console: Console) -> None:
     """Measure, save after every comparison, and print what was found.
 
     Raises:
-        FileExistsError: when a file to write is there already.
+        OSError: when a file to write is there already, or its folder is not.
+        ImportError: when torch is missing, or what makes pictures.
+        ArithmeticError: when a contestant computes wrongly, or nobody could be measured.
     """
-    for path in filter(None, (options.out, options.plot)):
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, "is there already, and nothing is overwritten", str(path))
+    require("torch")  # everything is checked against it
+    if options.plot is not None:
+        require("matplotlib")
+    _require_room(options)
     with console.status("") as status:
         session = Session(options.plan, options.chosen_threads, tell=status.update)
         results = Results(command, _settings(options), session.describe())
@@ -95,6 +99,15 @@ def measure(command: str, options: MeasureOptions, console: Console) -> None:
         raise ArithmeticError("nothing was measured")
     if options.plot is not None:
         plot_ratios(results, options.plot)
+
+
+def _require_room(options: MeasureOptions) -> None:
+    """Raise OSError now, and not after hours, when a file could not be written."""
+    for path in filter(None, (options.out, options.plot)):
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "is there already, and nothing is overwritten", str(path))
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
 
 
 def _settings(options: MeasureOptions) -> dict[str, Any]:

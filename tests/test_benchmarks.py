@@ -38,6 +38,7 @@ from benchmarks.report import markdown, results_table
 from benchmarks.results import Comparison, Results, Skipped
 from benchmarks.session import Plan, Session, Side
 from benchmarks.statistics import LOAD_LIMIT, SPREAD_LIMIT, ratio_of_medians, reasons_to_doubt
+from numpy_gpt.arrays import Array
 from numpy_gpt.ops import Op, Ops, book, causal_mask
 from numpy_gpt.verify.bugs import CATALOGUE, Bug
 
@@ -65,11 +66,12 @@ def test_a_constant_ratio_has_an_interval_of_one_point() -> None:
 
 
 def test_the_interval_of_few_pairs_is_that_of_all_their_draws() -> None:
-    first, second = [1.0, 4.0, 2.0], [2.0, 3.0, 5.0]
-    draws = [list(draw) for draw in itertools.product(range(3), repeat=3)]
-    ratios = [np.median(np.take(first, d)) / np.median(np.take(second, d)) for d in draws]
-    ratio = ratio_of_medians(first, second)
-    assert ratio == pytest.approx((2 / 3, *np.quantile(ratios, [0.025, 0.975])))
+    first, second = np.array([1.0, 8.0, 2.0, 5.0, 3.0]), np.array([2.0, 3.0, 5.0, 4.0, 2.5])
+    draws = np.array(list(itertools.product(range(5), repeat=5)))  # equally likely, all 3,125
+    ratios = np.median(first[draws], axis=1) / np.median(second[draws], axis=1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    assert low < np.quantile(ratios, 0.06) < np.quantile(ratios, 0.94) < high  # other shares would show
+    assert ratio_of_medians(first, second) == pytest.approx((1.0, low, high))
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
@@ -250,6 +252,17 @@ def test_single_operations_are_checked_too() -> None:
         assert operation == bug.op
 
 
+def test_a_wrong_output_is_found_where_its_gradients_are_right() -> None:
+    def louder(x: Array, **options: Any) -> tuple[Array, Any]:
+        y, saved = book.gelu.forward(x, **options)
+        return 1.01 * y, saved
+
+    ops = book._replace(gelu=Op(louder, book.gelu.backward))
+    ((operation, error),) = worst_op_errors(MINUTE, [ops], threads=1)
+    assert operation == "gelu"
+    assert error > NOISE_LIMIT
+
+
 def test_operands_stand_for_every_operation_in_order() -> None:
     assert tuple(name for name, _ in all_operands(MINUTE)) == Ops._fields
 
@@ -396,10 +409,10 @@ def results_of(*comparisons: Comparison, threads: int = 1) -> Results:
     return Results("step", {"quick": True, "threads": threads}, machine, list(comparisons), skipped)
 
 
-def invented(scale: float = 1.0, **changes: Any) -> Comparison:
+def invented(scale: float = 1.0, pairs: int = 20, **changes: Any) -> Comparison:
     """Return a comparison with samples that nobody measured, for what is computed from them."""
     random = np.random.default_rng(5)
-    first, second = (tuple(random.normal(size, 0.01 * size, 20).tolist()) for size in (0.6 * scale, 1.0))
+    first, second = (tuple(random.normal(size, 0.01 * size, pairs).tolist()) for size in (0.6 * scale, 1.0))
     half = (tuple(value / 2 for value in first), tuple(value / 4 for value in second))
     return Comparison(
         **{
@@ -465,7 +478,7 @@ def test_samples_that_are_no_pairs_are_refused(tmp_path: Path) -> None:
 
 def test_two_files_are_compared_where_both_measured_the_same() -> None:
     first = results_of(invented(), invented(subject="small"))
-    second = results_of(invented(scale=0.5), threads=2)
+    second = results_of(invented(scale=0.5, pairs=12), threads=2)
     ((one, other),) = matches(first, second)
     assert one.subject == "nano"
     ratio = change(one, other, 0)
@@ -544,6 +557,7 @@ def test_the_readme_shows_what_the_committed_results_say() -> None:
         (["step", "--cases", "giant"], "cases must be among nano, small"),
         (["step", "--opponents", "abacus"], "opponents must be among torch-eager"),
         (["step", "--threads", "0"], "threads must lie in 1.."),
+        (["step", "--plot", "ratios.gif"], "plot must end in .png, .svg, .pdf"),
         (["op", "--cases", "giant"], "cases must be among"),
         (["decode", "--new-tokens", "0"], "new_tokens must be at least 1"),
         (["decode", "--preset", "nano", "--new-tokens", "64"], "must fit 64 positions"),
@@ -564,6 +578,7 @@ def test_settings_that_make_no_run_are_refused(
     ("arguments", "code", "fault"),
     [
         (["step", "--out", "README.md"], 2, "README.md: is there already"),
+        (["step", "--out", "absent/mine.json"], 1, "absent: there is no such folder"),
         (["compare", "absent.json", "README.md"], 1, "absent.json: No such file"),
         (["table", "README.md"], 1, "README.md is no benchmark result"),
     ],
