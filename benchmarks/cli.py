@@ -7,7 +7,6 @@ import errno
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import tyro
@@ -20,6 +19,7 @@ from benchmarks.commands.op import OpOptions
 from benchmarks.commands.scaling import ScalingOptions
 from benchmarks.commands.step import StepOptions
 from benchmarks.commands.table import TableOptions
+from benchmarks.opponents import require
 from benchmarks.options import MeasureOptions
 from benchmarks.plots import plot_ratios
 from benchmarks.processes import WorkerError
@@ -44,15 +44,12 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    try:
-        options = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="python -m benchmarks",
-            description="How fast and how large a training step is, and against whom.",
-            args=sys.argv[1:] if arguments is None else list(arguments),
-        )
-    except ValueError as error:  # a setting that makes no run
-        return _complain(error, WRONG_USAGE)
+    options = tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="python -m benchmarks",
+        description="How fast and how large a training step is, and against whom.",
+        args=sys.argv[1:] if arguments is None else list(arguments),
+    )
     try:
         if isinstance(options, MeasureOptions):
             command = next(name for name, kind in COMMANDS.items() if type(options) is kind)
@@ -72,11 +69,14 @@ def measure(command: str, options: MeasureOptions, console: Console) -> None:
     """Measure, save after every comparison, and print what was found.
 
     Raises:
-        FileExistsError: when a file to write is there already.
+        OSError: when a file to write is there already, or its folder is not.
+        ImportError: when torch is missing, or what makes pictures.
+        ArithmeticError: when a contestant computes wrongly, or nobody could be measured.
     """
-    for path in filter(None, (options.out, options.plot)):
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, "is there already, and nothing is overwritten", str(path))
+    require("torch")  # everything is checked against it
+    if options.plot is not None:
+        require("matplotlib")
+    _require_room(options)
     with console.status("") as status:
         session = Session(options.plan, options.chosen_threads, tell=status.update)
         results = Results(command, _settings(options), session.describe())
@@ -101,12 +101,21 @@ def measure(command: str, options: MeasureOptions, console: Console) -> None:
         plot_ratios(results, options.plot)
 
 
+def _require_room(options: MeasureOptions) -> None:
+    """Raise OSError now, and not after hours, when a file could not be written."""
+    for path in filter(None, (options.out, options.plot)):
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "is there already, and nothing is overwritten", str(path))
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
+
+
 def _settings(options: MeasureOptions) -> dict[str, Any]:
     """Return what was asked for, but for where it is written, and what followed from it."""
     given = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in dataclasses.asdict(options).items()
-        if not isinstance(value, Path)
+        if name not in ("out", "plot")
     }
     return {**given, "plan": dataclasses.asdict(options.plan), "threads": options.chosen_threads}
 

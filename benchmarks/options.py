@@ -17,6 +17,9 @@ def check_among(option: str, given: Iterable[str], known: Collection[str]) -> No
         raise ValueError(f"{option} must be among {', '.join(known)}, not {unknown[0]!r}")
 
 
+PICTURES = (".png", ".svg", ".pdf")
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
     """Options of all measuring subcommands.
@@ -37,6 +40,8 @@ class MeasureOptions:
         most = len(usable_processors())
         if self.threads is not None and not 1 <= self.threads <= most:
             raise ValueError(f"threads must lie in 1..{most}, the processors here, not {self.threads}")
+        if self.plot is not None and self.plot.suffix not in PICTURES:
+            raise ValueError(f"plot must end in {', '.join(PICTURES)}, not {self.plot.name!r}")
 
     @property
     def plan(self) -> Plan:

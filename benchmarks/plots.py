@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.opponents import missing
+from benchmarks.opponents import require
 from benchmarks.report import machine_lines, ratio_labels
 from benchmarks.results import Results
 
-ROW_INCHES = 0.45
+ROW_INCHES = 0.8
 MARGIN_INCHES = 1.6
 WIDTH_INCHES = 9.0
 OFFSET = 0.15  # of a row, between the ratios of one comparison
@@ -25,9 +25,9 @@ def plot_ratios(results: Results, path: Path) -> None:
         ImportError: without matplotlib, with the command that installs it.
         OSError, ValueError: when the file cannot be written, or not in that format.
     """
-    if reason := missing("matplotlib"):
-        raise ImportError(reason)
+    require("matplotlib")
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     rows = len(results.comparisons)
     figure = Figure(figsize=(WIDTH_INCHES, MARGIN_INCHES + ROW_INCHES * rows), layout="constrained")
@@ -51,7 +51,11 @@ def plot_ratios(results: Results, path: Path) -> None:
     )
     axes.invert_yaxis()
     axes.set_xlabel("A / B with 95% interval; below 1 A needs less")
-    axes.set_title(next(machine_lines(results.machine)), fontsize="small")
+    axes.set_xscale("log")  # twice as fast and half as fast are equally far from 1
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_title("\n".join(machine_lines(results.machine)), fontsize="x-small", loc="left")
     if rows:
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=150)

@@ -66,9 +66,9 @@ class Session:
             WorkerError: when one fails.
         """
         self.tell(f"{case.name}: checking {', '.join(names)} against torch")
-        errors = run_job("check", threads=self.threads, case=case.to_json(), contestants=list(names))
-        require_right(case, names, errors)
-        return {name: error for name, (_, error) in zip(names, errors, strict=True)}
+        found = run_job("check", threads=self.threads, case=case.to_json(), names=list(names))
+        require_right(case, names, **found)
+        return {name: error for name, (_, error) in zip(names, found["worst"], strict=True)}
 
     def measure(
         self, subject: str, first: Side, second: Side, task: str, **arguments: Any

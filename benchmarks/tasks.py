@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import memory
 from benchmarks.cases import Case
-from benchmarks.checking import worst_errors
+from benchmarks.checking import check_training
 from benchmarks.decoding import DECODERS, worst_disagreement
 from benchmarks.operations import all_operands, op_call, worst_op_errors
 from benchmarks.opponents import contestant
@@ -31,9 +31,10 @@ OPS_SHARE = 0.1
 """Of that time, how much each operation gets, forward and backward."""
 
 
-def check(*, threads: int, case: Mapping[str, Any], contestants: Sequence[str]) -> list[tuple[str, float]]:
-    """Return each contestant's worst error against torch, and where it is."""
-    return worst_errors(Case.from_json(case), [contestant(name).build for name in contestants], threads)
+def check(*, threads: int, case: Mapping[str, Any], names: Sequence[str]) -> Found:
+    """Return each contestant's worst error against torch, and how much is allowed; see `Check`."""
+    builds = [contestant(name).build for name in names]
+    return check_training(Case.from_json(case), builds, threads)._asdict()
 
 
 def step(

@@ -17,7 +17,7 @@ import torch
 import numpy_gpt as ng
 from benchmarks import memory
 from benchmarks.cases import CASES, Case
-from benchmarks.checking import LIMIT, require_right, worst_errors
+from benchmarks.checking import NOISE_LIMIT, check_training, require_right
 from benchmarks.cli import COMMANDS, main
 from benchmarks.commands.compare import change, differences, matches
 from benchmarks.commands.ladder import ORDER, climb
@@ -38,6 +38,7 @@ from benchmarks.report import markdown, results_table
 from benchmarks.results import Comparison, Results, Skipped
 from benchmarks.session import Plan, Session, Side
 from benchmarks.statistics import LOAD_LIMIT, SPREAD_LIMIT, ratio_of_medians, reasons_to_doubt
+from numpy_gpt.arrays import Array
 from numpy_gpt.ops import Op, Ops, book, causal_mask
 from numpy_gpt.verify.bugs import CATALOGUE, Bug
 
@@ -65,15 +66,16 @@ def test_a_constant_ratio_has_an_interval_of_one_point() -> None:
 
 
 def test_the_interval_of_few_pairs_is_that_of_all_their_draws() -> None:
-    first, second = [1.0, 4.0, 2.0], [2.0, 3.0, 5.0]
-    draws = [list(draw) for draw in itertools.product(range(3), repeat=3)]
-    ratios = [np.median(np.take(first, d)) / np.median(np.take(second, d)) for d in draws]
-    ratio = ratio_of_medians(first, second)
-    assert ratio == pytest.approx((2 / 3, *np.quantile(ratios, [0.025, 0.975])))
+    first, second = np.array([1.0, 8.0, 2.0, 5.0, 3.0]), np.array([2.0, 3.0, 5.0, 4.0, 2.5])
+    draws = np.array(list(itertools.product(range(5), repeat=5)))  # equally likely, all 3,125
+    ratios = np.median(first[draws], axis=1) / np.median(second[draws], axis=1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    assert low < np.quantile(ratios, 0.06) < np.quantile(ratios, 0.94) < high  # other shares would show
+    assert ratio_of_medians(first, second) == pytest.approx((1.0, low, high))
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
-    random, trials = np.random.default_rng(1), 60
+    random, trials = np.random.default_rng(1), 40
     held = 0
     for _ in range(trials):
         machine = random.lognormal(0, 0.3, 20)  # slow and fast spells, which a pair shares
@@ -175,10 +177,6 @@ def test_the_products_that_are_timed_are_right(library: str, product: Product) -
 # Checking
 
 
-def planted(where: str) -> list[Bug]:
-    return [bug for bug in CATALOGUE if bug.where == where]
-
-
 def numpy_build(ops: Ops) -> Callable[[Setup], Training]:
     return lambda setup: NumpyTraining(setup, ops)
 
@@ -192,20 +190,32 @@ OPPONENT_NAMES = [
 def test_every_contestant_computes_what_torch_computes(name: str) -> None:
     if reason := contestant(name).obstacle(MINUTE):
         pytest.skip(reason)
-    errors = worst_errors(MINUTE, [contestant(name).build], threads=2)
-    require_right(MINUTE, [name], errors)
+    require_right(MINUTE, [name], *check_training(MINUTE, [contestant(name).build], threads=2))
 
 
-# One of each operation that a model calls; the catalogue's own test plants them all.
-WRONG_OPS = [planted(op)[0] for op in ("linear", "layer_norm", "gelu", "embedding", "linear_cross_entropy")]
-WRONG_OPS += [planted("attention")[0], planted("attention")[-1]]
+# Wrong numbers in each operation that a model calls; the catalogue's own test plants all of its bugs.
+WRONG_OPS = [
+    bug
+    for bug in CATALOGUE
+    if bug.name
+    in {
+        "linear-bias-gradient-averaged",
+        "layer-norm-mean-term-forgotten",
+        "layer-norm-unbiased-variance",
+        "gelu-exact-slope-behind-tanh-form",
+        "embedding-repeats-lost",
+        "attention-row-term-forgotten",
+        "attention-mask-off-by-one",
+        "head-tail-dropped",
+    }
+]
 
 
 @pytest.mark.parametrize("bug", WRONG_OPS, ids=lambda bug: bug.name)
 def test_what_computes_wrongly_is_not_timed(bug: Bug) -> None:
-    errors = worst_errors(MINUTE, [numpy_build(bug.subject.ops)], threads=1)
+    check = check_training(MINUTE, [numpy_build(bug.subject.ops)], threads=1)
     with pytest.raises(ArithmeticError, match="numpy is wrong on minute, so it is not timed"):
-        require_right(MINUTE, ["numpy"], errors)
+        require_right(MINUTE, ["numpy"], *check)
 
 
 class WithoutClipping(NumpyTraining):
@@ -223,9 +233,9 @@ class WithoutDecay(NumpyTraining):
 
 @pytest.mark.parametrize("wrong", [WithoutClipping, WithoutDecay])
 def test_a_wrong_update_is_found_too(wrong: type[NumpyTraining]) -> None:
-    ((where, error),) = worst_errors(MINUTE, [lambda setup: wrong(setup, book)], threads=1)
-    assert error > LIMIT
-    assert where.startswith("update of")
+    check = check_training(MINUTE, [lambda setup: wrong(setup, book)], threads=1)
+    with pytest.raises(ArithmeticError, match=r"update of .* differs from torch's"):
+        require_right(MINUTE, ["numpy"], *check)
 
 
 def test_errors_that_are_not_numbers_are_wrong() -> None:
@@ -236,11 +246,21 @@ def test_errors_that_are_not_numbers_are_wrong() -> None:
 def test_single_operations_are_checked_too() -> None:
     tables = [book, table("fast"), *(bug.subject.ops for bug in WRONG_OPS)]
     right, fast, *wrong = worst_op_errors(MINUTE, tables, threads=1)
-    assert max(right[1], fast[1]) <= LIMIT
+    assert max(right[1], fast[1]) <= NOISE_LIMIT
     for bug, (operation, error) in zip(WRONG_OPS, wrong, strict=True):
-        assert error > LIMIT, bug.name
-        assert bug.op is not None
-        assert bug.op in operation
+        assert error > NOISE_LIMIT, bug.name
+        assert operation == bug.op
+
+
+def test_a_wrong_output_is_found_where_its_gradients_are_right() -> None:
+    def louder(x: Array, **options: Any) -> tuple[Array, Any]:
+        y, saved = book.gelu.forward(x, **options)
+        return 1.01 * y, saved
+
+    ops = book._replace(gelu=Op(louder, book.gelu.backward))
+    ((operation, error),) = worst_op_errors(MINUTE, [ops], threads=1)
+    assert operation == "gelu"
+    assert error > NOISE_LIMIT
 
 
 def test_operands_stand_for_every_operation_in_order() -> None:
@@ -347,7 +367,7 @@ def test_the_peak_of_memory_sees_what_came_and_went() -> None:
 @pytest.fixture(scope="module")
 def measured() -> Comparison:
     """A minute model against torch, in real fresh processes."""
-    session = Session(Plan(pairs=2, seconds=0.01, peak_seconds=0.01), threads=1)
+    session = Session(Plan(pairs=1, seconds=0.01, peak_seconds=0.01), threads=1)
     sides = Side("numpy", 1), Side("torch-eager", 1)
     found = session.race(MINUTE, *sides, phase="step")
     assert isinstance(found, Comparison), found
@@ -355,10 +375,10 @@ def measured() -> Comparison:
 
 
 def test_a_race_measures_everything(measured: Comparison) -> None:
-    assert {len(side) for sides in measured.samples.values() for side in sides} == {2}
+    assert {len(side) for sides in measured.samples.values() for side in sides} == {1}
     assert {"as installed", "matrix products", "remainder"} <= measured.ratios.keys()
     assert measured.errors is not None
-    assert max(measured.errors) <= LIMIT
+    assert max(measured.errors) < 1e-3
     for side in (0, 1):
         assert measured.tokens_per_second(side)
         assert measured.flops_per_second(side)
@@ -389,10 +409,10 @@ def results_of(*comparisons: Comparison, threads: int = 1) -> Results:
     return Results("step", {"quick": True, "threads": threads}, machine, list(comparisons), skipped)
 
 
-def invented(scale: float = 1.0, **changes: Any) -> Comparison:
+def invented(scale: float = 1.0, pairs: int = 20, **changes: Any) -> Comparison:
     """Return a comparison with samples that nobody measured, for what is computed from them."""
     random = np.random.default_rng(5)
-    first, second = (tuple(random.normal(size, 0.01 * size, 20).tolist()) for size in (0.6 * scale, 1.0))
+    first, second = (tuple(random.normal(size, 0.01 * size, pairs).tolist()) for size in (0.6 * scale, 1.0))
     half = (tuple(value / 2 for value in first), tuple(value / 4 for value in second))
     return Comparison(
         **{
@@ -458,7 +478,7 @@ def test_samples_that_are_no_pairs_are_refused(tmp_path: Path) -> None:
 
 def test_two_files_are_compared_where_both_measured_the_same() -> None:
     first = results_of(invented(), invented(subject="small"))
-    second = results_of(invented(scale=0.5), threads=2)
+    second = results_of(invented(scale=0.5, pairs=12), threads=2)
     ((one, other),) = matches(first, second)
     assert one.subject == "nano"
     ratio = change(one, other, 0)
@@ -532,17 +552,33 @@ def test_the_readme_shows_what_the_committed_results_say() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["step", "--cases", "giant"], "cases must be among nano, small"),
+        (["step", "--opponents", "abacus"], "opponents must be among torch-eager"),
+        (["step", "--threads", "0"], "threads must lie in 1.."),
+        (["step", "--plot", "ratios.gif"], "plot must end in .png, .svg, .pdf"),
+        (["op", "--cases", "giant"], "cases must be among"),
+        (["decode", "--new-tokens", "0"], "new_tokens must be at least 1"),
+        (["decode", "--preset", "nano", "--new-tokens", "64"], "must fit 64 positions"),
+        (["scaling", "--axes", "H"], "axes must be among T, B, V, L, threads"),
+        (["ladder", "--cases", "giant"], "cases must be among"),
+    ],
+)
+def test_settings_that_make_no_run_are_refused(
+    arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert fault in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
-        (["step", "--cases", "giant"], 2, "cases must be among nano, small"),
-        (["step", "--opponents", "abacus"], 2, "opponents must be among torch-eager"),
-        (["step", "--threads", "0"], 2, "threads must lie in 1.."),
-        (["op", "--cases", "giant"], 2, "cases must be among"),
-        (["decode", "--new-tokens", "0"], 2, "new_tokens must be at least 1"),
-        (["decode", "--preset", "nano", "--new-tokens", "64"], 2, "must fit 64 positions"),
-        (["scaling", "--axes", "H"], 2, "axes must be among T, B, V, L, threads"),
-        (["ladder", "--cases", "giant"], 2, "cases must be among"),
         (["step", "--out", "README.md"], 2, "README.md: is there already"),
+        (["step", "--out", "absent/mine.json"], 1, "absent: there is no such folder"),
         (["compare", "absent.json", "README.md"], 1, "absent.json: No such file"),
         (["table", "README.md"], 1, "README.md is no benchmark result"),
     ],

@@ -64,6 +64,12 @@ def missing(package: str) -> str | None:
     return None
 
 
+def require(package: str) -> None:
+    """Raise ImportError, with the command that installs it, when a package is not there."""
+    if reason := missing(package):
+        raise ImportError(reason)
+
+
 def _no_compiler(_case: Case) -> str | None:
     named = os.environ.get("CXX")
     if any(shutil.which(name) for name in ([named] if named else COMPILERS)):
