@@ -47,6 +47,9 @@ HEAVY = {
     "rich",
     "tyro",
     "matplotlib",
+    "jinja2",
+    "pygments",
+    "playwright",
 }
 
 

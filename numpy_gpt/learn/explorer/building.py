@@ -30,7 +30,7 @@ from numpy_gpt.learn.explorer.notes import NoteWriter
 from numpy_gpt.learn.explorer.nudging import nudge
 from numpy_gpt.learn.explorer.recording import Call
 from numpy_gpt.learn.explorer.sources import Link, Source, find_links, read_source
-from numpy_gpt.learn.explorer.steps import BLOCK, QKV, STEPS, Step
+from numpy_gpt.learn.explorer.steps import BLOCK, QKV, RESIDUALS, STEPS, Step
 from numpy_gpt.learn.explorer.views import (
     BatchView,
     Code,
@@ -50,13 +50,6 @@ from numpy_gpt.training import adamw, clipping
 from numpy_gpt.verify.bugs import Bug
 from numpy_gpt.verify.measure import CANCELLED_SHARE, SYMMETRY_SHARE, largest, relative_error
 from numpy_gpt.verify.twin import twin_gradients
-
-RESIDUALS = {
-    # key: (call whose input is x, call whose output is the branch, call whose input is the sum,
-    #       torch's name of the sum, where its paragraphs stand in GPT._block_forward and _block_backward)
-    "add_attention": (1, 4, 5, f"{BLOCK}.feed_forward_norm.input", slice(1, 2), slice(2, 3)),
-    "add_feed_forward": (5, 8, 9, "final_norm.input", slice(2, 3), slice(1, 2)),
-}
 
 
 def build_page(experiment: Experiment) -> Page:
@@ -202,14 +195,13 @@ class _Builder:
         )
 
     def _residual(self, step: Step, common: dict[str, Any]) -> StepView:
-        first, last, after, torch_name, forward_part, backward_part = RESIDUALS[step.key]
-        calls = self.experiment.calls
-        stream, branch, total = calls[first].inputs["x"], calls[last].out, calls[after].inputs["x"]
-        d_x = calls[last].d_out
+        places, calls = RESIDUALS[step.key], self.experiment.calls
+        stream, branch = calls[places.first].inputs["x"], calls[places.last].out
+        total, d_x = calls[places.after].inputs["x"], calls[places.last].d_out
         axes = ("B", "T", "C")
         tensor = self.store.tensor
-        forward = read_source(GPT._block_forward, forward_part)
-        backward = read_source(GPT._block_backward, backward_part)
+        forward = read_source(GPT._block_forward, places.forward)
+        backward = read_source(GPT._block_backward, places.backward)
         lesson = read_lesson(
             "Residual addition: what a branch found is added to the stream it started from.\n\n"
             "Equation\n    y_btc = x_btc + z_btc            z is the branch, itself a function of x\n\n"
@@ -218,7 +210,7 @@ class _Builder:
             "    But x enters twice, directly and through the branch, and a sum over uses is the rule:\n"
             "        d_x_btc = d_y_btc + ( what comes back through the branch )\n"
         )
-        d_total = self._gradient(tensor("d_x", d_x, axes), d_x, "", {"torch": self.torch.get(torch_name)})
+        d_total = self._gradient(tensor("d_x", d_x, axes), d_x, "", {"torch": self.torch.get(places.torch)})
         return StepView(
             op="add",
             out_shape=tensor("x", total, axes).shape,
@@ -333,10 +325,11 @@ class _Builder:
     ) -> Code:
         html = highlight_lines("\n".join(text for _, text in source.lines))
         lines = []
-        for (number, _), line in zip(source.lines, html, strict=True):
+        for (number, text), line in zip(source.lines, html, strict=True):
             words = [f"{step.key}-{i}" for i, link in enumerate(links) if number in getattr(link, side)]
             values = tuple(self._values(source, run, number, step)) if run else ()
-            lines.append(CodeLine(number, line, values, " ".join(words)))
+            indent = len(text) - len(text.lstrip())
+            lines.append(CodeLine(number, line, indent, values, " ".join(words)))
         return Code(source.name, source.path, tuple(lines))
 
     def _values(self, source: Source, run: Execution, number: int, step: Step) -> Iterator[Tensor]:
@@ -377,9 +370,7 @@ class _Builder:
             verdict=_verdict(mistake),
             right=right,
             wrong=wrong,
-            checks=tuple(
-                (check.name.replace("_", " "), check.claim, check.evidence) for check in mistake.checks
-            ),
+            check=mistake.check,
             fooled=mistake.fooled,
         )
 
@@ -409,8 +400,10 @@ def _effect(effect: Effect) -> str:
         return f"{effect.name} has shape {effect.wrong.shape} instead of {effect.right.shape}"
     if not math.isfinite(effect.error):
         return f"{effect.name} is not finite"
+    if effect.error >= 2:
+        return f"{effect.name} is off by {effect.error:.0f} times its largest number"
     if effect.error >= 0.001:
-        return f"{effect.name} is off by {100 * effect.error:.2g} % of its largest number"
+        return f"{effect.name} is off by {round(100 * effect.error, 1):g} % of its largest number"
     return f"{effect.name} is off by only {effect.error:.0e} of its largest number"
 
 

@@ -11,7 +11,7 @@ from numpy_gpt.arrays import Array
 from numpy_gpt.learn.explorer.arrays import ArrayStore
 from numpy_gpt.learn.explorer.experiment import Experiment
 from numpy_gpt.learn.explorer.lessons import inline
-from numpy_gpt.learn.explorer.steps import ATTENTION, Step
+from numpy_gpt.learn.explorer.steps import ATTENTION, RESIDUALS, Step
 from numpy_gpt.learn.explorer.views import Note, Tensor
 from numpy_gpt.learn.explorer.watching import Execution
 from numpy_gpt.parameters import TOKEN_EMBEDDING
@@ -41,12 +41,12 @@ class NoteWriter:
             "qkv": self._qkv,
             "attention": self._attention,
             "out_proj": lambda: self._linear(4),
-            "add_attention": lambda: self._residual(1, 4),
+            "add_attention": lambda: self._residual(step),
             "feed_forward_norm": lambda: self._norm(5),
             "up_proj": lambda: self._linear(6),
             "gelu": self._gelu,
             "down_proj": lambda: self._linear(8),
-            "add_feed_forward": lambda: self._residual(5, 8),
+            "add_feed_forward": lambda: self._residual(step),
             "final_norm": lambda: self._norm(9),
             "loss": self._loss,
             "update": self._update,
@@ -190,9 +190,9 @@ class NoteWriter:
             self.store.tensor("d_scores", d_scores, ("B", "H", "Tq", "Tk")),
         )
 
-    def _residual(self, norm: int, last: int) -> Iterator[Note]:
-        d_x = self.calls[last].d_out
-        d_branch = self.calls[norm].gradients["x"]
+    def _residual(self, step: Step) -> Iterator[Note]:
+        d_x = self.calls[RESIDUALS[step.key].last].d_out
+        d_branch = self.calls[RESIDUALS[step.key].first].gradients["x"]
         yield _note(
             "adds",
             "The gradient goes both ways, and the two meet again by adding",

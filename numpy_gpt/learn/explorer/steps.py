@@ -105,7 +105,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "out_proj",
-        "Output projection",
+        "Out projection",
         "Until here the heads kept to themselves; this matrix lets them speak to one another and to the "
         "stream.",
         place=4,
@@ -118,7 +118,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "add_attention",
-        "Add to the stream",
+        "Residual add",
         "What attention found is added to what was there. Forward, two paths meet; backward, the gradient "
         "goes down both.",
         out_name="x",
@@ -172,7 +172,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "add_feed_forward",
-        "Add to the stream",
+        "Residual add",
         "The second branch joins. A model of more layers would now start its next block.",
         out_name="x",
         bugs=("model-residual-dropped", "model-blocks-in-forward-order"),
@@ -210,3 +210,29 @@ STEPS: tuple[Step, ...] = (
     ),
 )
 """Every step; the calls of the operations have the places 0 to 10."""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Where the parts of a residual addition are found.
+
+    Attributes:
+        first: the call in whose input x the branch begins.
+        last: the call whose output is the branch.
+        after: the call whose input x is the sum.
+        torch: torch's name of the sum.
+        forward, backward: the paragraphs of GPT._block_forward and _block_backward that are about it.
+    """
+
+    first: int
+    last: int
+    after: int
+    torch: str
+    forward: slice
+    backward: slice
+
+
+RESIDUALS = {
+    "add_attention": Residual(1, 4, 5, f"{BLOCK}.feed_forward_norm.input", slice(1, 2), slice(2, 3)),
+    "add_feed_forward": Residual(5, 8, 9, "final_norm.input", slice(2, 3), slice(1, 2)),
+}

@@ -66,12 +66,14 @@ class CodeLine:
     Attributes:
         number: in its file.
         html: highlighted.
+        indent: how many blanks it begins with.
         values: what this statement computed.
         links: the links that this line is part of, as words.
     """
 
     number: int
     html: str
+    indent: int
     values: tuple[Tensor, ...]
     links: str
 
@@ -136,6 +138,20 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A property that right code has and a mistake's does not.
+
+    Attributes:
+        name, claim: the property's.
+        evidence: what it found.
+    """
+
+    name: str
+    claim: str
+    evidence: str
+
+
+@dataclass(frozen=True)
 class MistakeView:
     """A classic mistake.
 
@@ -144,7 +160,7 @@ class MistakeView:
         verdict: what it does to these numbers, in one line.
         right, wrong: the array that it changes most, before and after; None where shapes differ or no number
             changes.
-        checks: (name, claim, evidence) of properties that find it.
+        check: the property that finds it, with its evidence.
         fooled: the claims of weaker checks that it passes.
     """
 
@@ -155,7 +171,7 @@ class MistakeView:
     verdict: str
     right: Tensor | None
     wrong: Tensor | None
-    checks: tuple[tuple[str, str, str], ...]
+    check: Check
     fooled: tuple[str, ...]
 
 
