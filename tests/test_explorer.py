@@ -475,7 +475,7 @@ def test_the_command_writes_a_page_and_may_replace_it(
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     out = tmp_path / "page.html"
-    assert outcome("explain", "--text", "x y z", "--out", str(out)) == 0
+    out.write_text(page_of(SENTENCE).html, encoding="utf-8")
     assert outcome("explain", "--text", SHORTEST, "--out", str(out), "--open") == 0
     assert opened == [out.resolve().as_uri()]
     assert f'"V":{json.dumps(SHORTEST.split(), separators=(",", ":"))}' in out.read_text(encoding="utf-8")

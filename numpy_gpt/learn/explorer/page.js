@@ -41,7 +41,10 @@ function labelOf(entry, axis, index, sequence) {
   const name = entry.axes[axis];
   if (axis === 0 && entry.rows.length) return entry.rows[index];
   if (axis > 0 && name === "use" && entry.rows.length) return entry.rows[index];
-  if (name === "T" || name === "Tq" || name === "Tk") return labels.T[sequence ?? 0][index];
+  if (name === "B") return axisName("B", index);
+  if (name === "T" || name === "Tq" || name === "Tk") {
+    return entry.axes.length === 2 && entry.axes[0] === "B" ? String(index) : labels.T[sequence ?? 0][index];
+  }
   if (labels[name] && Array.isArray(labels[name])) return labels[name][index];
   return name === "1" ? "" : String(index);
 }

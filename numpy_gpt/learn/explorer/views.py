@@ -177,25 +177,38 @@ class MistakeView:
 
 @dataclass(frozen=True)
 class StepView:
-    """One step of the page."""
+    """One step of the page.
+
+    Attributes:
+        key: its anchor; those of its backward pass and its title end in "-backward" and "-title".
+        title, summary, in_branch: as in `steps`.
+        number: its place in the order of the forward pass.
+        op: the operation's name; "add" for a residual addition, "adamw" for the update.
+        out_shape, back_shape: what the map says leaves it, forward and backward.
+        parts: its lessons and source.
+        notes, mistakes: what there is to say about it.
+        inputs, outputs, saved: of the forward pass.
+        arrives, leaves: of the backward pass.
+        nudges: one for each of its inputs that has a gradient.
+    """
 
     key: str
     title: str
     summary: str
+    in_branch: bool
     number: int
     op: str
     out_shape: str
     back_shape: str
-    in_branch: bool
     parts: tuple[Part, ...]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    saved: tuple[Tensor, ...]
-    arrives: tuple[Gradient, ...]
-    leaves: tuple[Gradient, ...]
-    nudges: tuple[Nudge, ...]
     notes: tuple[Note, ...]
     mistakes: tuple[MistakeView, ...]
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    saved: tuple[Tensor, ...] = ()
+    arrives: tuple[Gradient, ...] = ()
+    leaves: tuple[Gradient, ...] = ()
+    nudges: tuple[Nudge, ...] = ()
 
 
 @dataclass(frozen=True)
