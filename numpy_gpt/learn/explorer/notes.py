@@ -11,6 +11,7 @@ from numpy_gpt.arrays import Array
 from numpy_gpt.learn.explorer.arrays import ArrayStore
 from numpy_gpt.learn.explorer.experiment import Experiment
 from numpy_gpt.learn.explorer.lessons import inline
+from numpy_gpt.learn.explorer.recording import Call
 from numpy_gpt.learn.explorer.steps import ATTENTION, RESIDUALS, Step
 from numpy_gpt.learn.explorer.views import Note, Tensor
 from numpy_gpt.learn.explorer.watching import Execution
@@ -104,6 +105,7 @@ class NoteWriter:
     def _linear(self, place: int) -> Iterator[Note]:
         call = self.calls[place]
         n = self.B * self.T
+        yield self._by_hand(call)
         rows = (*(f"{token} ({b}, {t})" for token, b, t in self._places()), "their sum")
         d_rows = call.d_out.reshape(n, -1)[:, :8]
         yield _note(
@@ -112,6 +114,26 @@ class NoteWriter:
             f"All {self.B} × {self.T} tokens of the batch are only more rows. The bias is added to each of "
             "them, so its gradient is the sum of what arrives at each (its first eight numbers):",
             self.store.tensor("d_y", np.vstack([d_rows, d_rows.sum(0)]), ("use", "n"), rows=rows),
+        )
+
+    def _by_hand(self, call: Call) -> Note:
+        """Show how one number of a linear operation is made."""
+        x, weights = call.inputs["x"][0, -1], call.inputs["weight"][0]  # (in,) each
+        products, bias = x * weights, float(call.inputs["bias"][0])
+        token = self._tokens(0)[-1]
+        return _note(
+            "look",
+            "One number by hand, and the same weights for every token",
+            f"The vector of “{token}”, the last token of sequence 0, times row 0 of the weight, number by "
+            f"number: the products add up to {products.sum():.4f}, and with the bias {bias:.4f} that is "
+            f"{call.out[0, -1, 0]:.4f}, the first number of what comes out for this token. The same row and "
+            "the same bias are used for every token of both sequences: a batch is only more rows.",
+            self.store.tensor(
+                "x, weight and product",
+                np.stack([x, weights, products]),
+                ("use", "n"),
+                rows=("x", "W", "x · W"),
+            ),
         )
 
     def _qkv(self) -> Iterator[Note]:

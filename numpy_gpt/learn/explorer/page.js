@@ -110,7 +110,7 @@ function table(entry, start, lead, { write, largest, marks, others, right }) {
     body.append(line);
   }
   made.append(body);
-  return element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption || "table of numbers" }, made);
+  return element("div", { class: "scroll" }, made);
 }
 
 function fillOne(place) {
@@ -150,6 +150,10 @@ function fill(within) {
   // Tables are made when they come into sight: all at once they are tens of thousands of cells.
   for (const place of within.querySelectorAll(".array:not([data-filled])")) {
     if (!place.closest("details:not([open])")) fillOne(place);
+  }
+  // What is wider than its place can be scrolled with the keyboard, and what is not is no stop on the way.
+  for (const place of within.querySelectorAll(".scroll, .formula, .sequence, .wrongline")) {
+    if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
   }
 }
 
