@@ -9,7 +9,7 @@ import numpy as np
 
 from numpy_gpt.arrays import Array
 from numpy_gpt.learn.explorer.arrays import ArrayStore
-from numpy_gpt.learn.explorer.experiment import Experiment
+from numpy_gpt.learn.explorer.experiment import CLIP_NORM, Experiment
 from numpy_gpt.learn.explorer.lessons import inline
 from numpy_gpt.learn.explorer.recording import Call
 from numpy_gpt.learn.explorer.steps import ATTENTION, RESIDUALS, Step
@@ -300,12 +300,15 @@ class NoteWriter:
         e = self.experiment
         before, after = e.optimizer_before, e.optimizer_after
         name = f"{ATTENTION}.W_value.weight"
-        factor = min(1.0, e.clipped.flat @ e.gradients.flat / (e.gradients.flat @ e.gradients.flat))
+        length = f"Its length over all {e.gradients.flat.size:,} numbers is {e.norm:.3f}"
+        if e.norm > CLIP_NORM:
+            what = f"every number is multiplied by {CLIP_NORM / e.norm:.3f}, which keeps the direction."
+        else:
+            what = f"that is within {CLIP_NORM}, and nothing is changed."
         yield _note(
             "look",
             "One factor for the whole gradient",
-            f"Its length over all {e.gradients.flat.size:,} numbers is {e.norm:.3f}; every number is "
-            f"multiplied by {factor:.3f}, which keeps the direction. For W_value:",
+            f"{length}: {what} For W_value:",
             self.store.tensor("gradient", e.gradients[name], ("n", "n")),
             self.store.tensor("clipped", e.clipped[name], ("n", "n")),
         )

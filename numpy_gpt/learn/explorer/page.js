@@ -94,7 +94,7 @@ function table(entry, start, lead, { write, largest, marks, others, right }) {
         cell.textContent = value === 0 ? "0" : write(value);
         if (entry.kind === "f" && largest > 0 && value !== 0) {
           classes.push(value > 0 ? "p" : "n");
-          cell.style.setProperty("--t", (100 * Math.min(Math.abs(value) / largest, 1) ** 0.7).toFixed(1));
+          cell.style.setProperty("--t", (100 * Math.min(Math.abs(value) / largest, 1) ** 0.6).toFixed(1));
         }
         if (value === 0) classes.push("zero");
         if (entry.kind === "f") {
@@ -332,7 +332,7 @@ function nudgeFigure({ label, value, gradient, values, losses }) {
     moved.setAttribute("cy", y(loss));
     slider.setAttribute("aria-valuetext", `${label} at ${digits(v)}, loss ${digits(loss)}`);
     const facts = [["the number", v], ["the loss", loss], ["the tangent says", tangent(v)],
-      ["gradient at the start", gradient], ["slope from start to here", slope]];
+      ["gradient at the start", gradient], ["slope to here", slope]];
     output.replaceChildren(...facts.map(([name, number]) => element("span", {}, name, element("b", {}, digits(number)))));
   };
   slider.addEventListener("input", update);
