@@ -50,6 +50,9 @@ HEAVY = {
     "rich",
     "tyro",
     "matplotlib",
+    "jinja2",
+    "pygments",
+    "playwright",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class ArrayStore:
         remark: str = "",
         *,
         rows: tuple[str, ...] = (),
+        renamed: Mapping[str, str] | None = None,
     ) -> Tensor:
         """Keep an array and return how to show it.
 
@@ -55,10 +57,11 @@ class ArrayStore:
             axes: what each axis counts; or a text that gives the shape, such as a comment.
             remark: what it is.
             rows: names for the entries of the first axis, where that has no meaning of its own.
+            renamed: axes that have another meaning here than the text gives them.
         """
         array = np.asarray(value)
         if isinstance(axes, str):
-            axes = axes_in(axes, array.ndim)
+            axes = tuple((renamed or {}).get(axis, axis) for axis in axes_in(axes, array.ndim))
         assert len(axes) == array.ndim, f"{name} has axes {axes} and shape {array.shape}"
         key = (axes, rows, array.shape, array.dtype.str, array.tobytes())
         if key not in self._ids:

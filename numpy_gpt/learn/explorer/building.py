@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import math
 import re
@@ -14,49 +13,17 @@ import numpy as np
 
 from numpy_gpt.arrays import Array
 from numpy_gpt.learn.explorer.arrays import ArrayStore
+from numpy_gpt.learn.explorer.code_views import PartWriter
 from numpy_gpt.learn.explorer.experiment import CLIP_NORM, Experiment
-from numpy_gpt.learn.explorer.highlighting import highlight_lines
-from numpy_gpt.learn.explorer.lessons import inline, read_lesson
-from numpy_gpt.learn.explorer.mistakes import (
-    Effect,
-    Mistake,
-    bugs_of,
-    plant_in_clipping,
-    plant_in_model,
-    plant_in_op,
-    plant_in_optimizer,
-)
+from numpy_gpt.learn.explorer.mistake_views import mistakes_of
 from numpy_gpt.learn.explorer.notes import NoteWriter
 from numpy_gpt.learn.explorer.nudging import nudge
 from numpy_gpt.learn.explorer.recording import Call
-from numpy_gpt.learn.explorer.sources import Link, Source, find_links, read_source
-from numpy_gpt.learn.explorer.steps import BLOCK, QKV, STEPS, Step
-from numpy_gpt.learn.explorer.views import (
-    BatchView,
-    Code,
-    CodeLine,
-    Comparison,
-    Gradient,
-    MistakeView,
-    Page,
-    Part,
-    StepView,
-    Tensor,
-)
-from numpy_gpt.learn.explorer.watching import Execution
-from numpy_gpt.model import GPT
+from numpy_gpt.learn.explorer.steps import QKV, RESIDUALS, STEPS, Step
+from numpy_gpt.learn.explorer.views import BatchView, Comparison, Gradient, Page, StepView, Tensor
 from numpy_gpt.ops import book
-from numpy_gpt.training import adamw, clipping
-from numpy_gpt.verify.bugs import Bug
 from numpy_gpt.verify.measure import CANCELLED_SHARE, SYMMETRY_SHARE, largest, relative_error
 from numpy_gpt.verify.twin import twin_gradients
-
-RESIDUALS = {
-    # key: (call whose input is x, call whose output is the branch, call whose input is the sum,
-    #       torch's name of the sum, where its paragraphs stand in GPT._block_forward and _block_backward)
-    "add_attention": (1, 4, 5, f"{BLOCK}.feed_forward_norm.input", slice(1, 2), slice(2, 3)),
-    "add_feed_forward": (5, 8, 9, "final_norm.input", slice(2, 3), slice(1, 2)),
-}
 
 
 def build_page(experiment: Experiment) -> Page:
@@ -144,10 +111,10 @@ class _Builder:
             "number": number,
             "in_branch": step.in_branch,
             "notes": self.notes.notes_of(step),
-            "mistakes": tuple(self._mistakes(step)),
+            "mistakes": tuple(mistakes_of(step, self.experiment, self.store)),
         }
         if step.key == "update":
-            return self._update(common)
+            return self._update(step, common)
         if step.place is None:
             return self._residual(step, common)
         return self._operation(step, self.experiment.calls[step.place], common)
@@ -157,7 +124,7 @@ class _Builder:
         documented = _documented_shapes(op.forward)
 
         def tensor(name: str, value: Array | float, shape: str, remark: str = "") -> Tensor:
-            return self._tensor(step, name, value, shape, remark)
+            return self.store.tensor(name, value, shape, remark, renamed=step.axes)
 
         inputs = tuple(
             tensor(name, value, documented.get(name, ""), _stacked(step.parameters.get(name, ())))
@@ -178,10 +145,8 @@ class _Builder:
             tensor(f"d_{step.out_name}", call.d_out, _out_shape(op.forward)),
             np.asarray(call.d_out),
             "",
-            {"torch": self._torch_out(step)},
+            {"torch": self._torch(*step.torch_out)},
         )
-        main = self._part(call.op, call.forward, call.backward, step)
-        inner = (self._inner_part(call, name, step) for name in step.inner)
         nudges = tuple(
             nudge(self.experiment, call, name, (step.parameters.get(name) or (name,))[0])
             for name in call.gradients
@@ -191,7 +156,7 @@ class _Builder:
             op=call.op,
             out_shape=out.shape,
             back_shape=_plain_shape(first.shape),
-            parts=(main, *inner),
+            parts=PartWriter(step, self.store).of_operation(call),
             inputs=inputs,
             outputs=(out,),
             saved=tuple(self._saved(call.saved, step)),
@@ -202,65 +167,37 @@ class _Builder:
         )
 
     def _residual(self, step: Step, common: dict[str, Any]) -> StepView:
-        first, last, after, torch_name, forward_part, backward_part = RESIDUALS[step.key]
-        calls = self.experiment.calls
-        stream, branch, total = calls[first].inputs["x"], calls[last].out, calls[after].inputs["x"]
-        d_x = calls[last].d_out
+        places, calls = RESIDUALS[step.key], self.experiment.calls
+        stream, branch = calls[places.first].inputs["x"], calls[places.last].out
+        total, d_x = calls[places.after].inputs["x"], calls[places.last].d_out
         axes = ("B", "T", "C")
         tensor = self.store.tensor
-        forward = read_source(GPT._block_forward, forward_part)
-        backward = read_source(GPT._block_backward, backward_part)
-        lesson = read_lesson(
-            "Residual addition: what a branch found is added to the stream it started from.\n\n"
-            "Equation\n    y_btc = x_btc + z_btc            z is the branch, itself a function of x\n\n"
-            "Derivation\n    Both x and z enter y as they are, so both get d_y unchanged:\n"
-            "        d_z_btc = d_y_btc\n"
-            "    But x enters twice, directly and through the branch, and a sum over uses is the rule:\n"
-            "        d_x_btc = d_y_btc + ( what comes back through the branch )\n"
-        )
-        d_total = self._gradient(tensor("d_x", d_x, axes), d_x, "", {"torch": self.torch.get(torch_name)})
+        d_total = self._gradient(tensor("d_x", d_x, axes), d_x, "", {"torch": self._torch(places.torch)})
         return StepView(
             op="add",
             out_shape=tensor("x", total, axes).shape,
             back_shape=_plain_shape(d_x.shape),
-            parts=(Part("residual", lesson, self._codes(forward, backward, None, None, step)),),
+            parts=(PartWriter(step, self.store).of_residual(),),
             inputs=(tensor("x", stream, axes), tensor("branch", branch, axes)),
             outputs=(tensor("x", total, axes, "x + branch"),),
-            saved=(),
             arrives=(d_total,),
             leaves=(
                 self._gradient(tensor("d_branch", d_x, axes, "the same numbers"), d_x, "", {}),
                 self._gradient(tensor("d_x", d_x, axes, "the same numbers, past the branch"), d_x, "", {}),
             ),
-            nudges=(),
             **common,
         )
 
-    def _update(self, common: dict[str, Any]) -> StepView:
-        clip, step = read_source(clipping.clip_gradients), read_source(adamw.AdamW.step)
-        codes = tuple(self._code(source, None, (), "", STEPS[-1]) for source in (clip, step))
+    def _update(self, step: Step, common: dict[str, Any]) -> StepView:
         return StepView(
             op="adamw",
             out_shape=f"{self.experiment.model.parameters.flat.size:,} parameters",
             back_shape="every gradient",
-            parts=(Part("adamw", read_lesson(adamw.__doc__ or ""), codes),),
-            inputs=(),
-            outputs=(),
-            saved=(),
-            arrives=(),
-            leaves=(),
-            nudges=(),
+            parts=(PartWriter(step, self.store).of_update(),),
             **common,
         )
 
     # ---- arrays -------------------------------------------------------------------------------------------
-
-    def _tensor(self, step: Step, name: str, value: Array | float, shape: str, remark: str = "") -> Tensor:
-        shown = self.store.tensor(name, value, shape, remark)
-        if not step.axes:
-            return shown
-        axes = self.store.entries[shown.array]["axes"]
-        return self.store.tensor(name, value, tuple(step.axes.get(axis, axis) for axis in axes), remark)
 
     def _saved(self, saved: Any, step: Step, prefix: str = "") -> Iterator[Tensor]:
         """Yield what forward kept, with the reasons that its class gives."""
@@ -272,7 +209,8 @@ class _Builder:
                 yield from self._saved(value, step, f"{name}.")
             elif isinstance(value, np.ndarray):
                 reason = reasons.get(name, "")
-                yield self._tensor(step, prefix + name, value, reason, reason.partition("): ")[2])
+                why = reason.partition("): ")[2]
+                yield self.store.tensor(prefix + name, value, reason, why, renamed=step.axes)
 
     def _gradient(
         self, tensor: Tensor, gradient: Array, belongs_to: str, others: dict[str, Array | None]
@@ -290,133 +228,14 @@ class _Builder:
 
     def _torch_gradient(self, step: Step, name: str) -> Array | None:
         """Return torch's gradient of an input, where torch has one of that very use."""
-        names = step.parameters.get(name)
         is_half_of_a_tied_matrix = name == "token_weight" or step.key == "loss"
-        if names and not is_half_of_a_tied_matrix and self.torch:
-            return np.concatenate([self.torch[name] for name in names])
-        return self.torch.get(step.torch[name]) if name in step.torch else None
+        if name in step.parameters and self.torch and not is_half_of_a_tied_matrix:
+            return np.concatenate([self.torch[parameter] for parameter in step.parameters[name]])
+        return self._torch(step.torch[name]) if name in step.torch else None
 
-    def _torch_out(self, step: Step) -> Array | None:
-        if step.key == "qkv" and self.torch:
-            return np.concatenate([self.torch[f"{BLOCK}.attention.{name}.output"] for name in QKV], axis=-1)
-        return self.torch.get(step.torch_out) if step.torch_out else None
-
-    # ---- source -------------------------------------------------------------------------------------------
-
-    def _inner_part(self, call: Call, op: str, step: Step) -> Part:
-        assert call.backward is not None
-        forward, backward = call.forward.within(f"{op}_forward"), call.backward.within(f"{op}_backward")
-        return self._part(op, forward, backward, step)
-
-    def _part(self, op: str, forward: Execution, backward: Execution | None, step: Step) -> Part:
-        pair = getattr(book, op)
-        lesson = read_lesson(inspect.getdoc(importlib.import_module(f"numpy_gpt.ops.{op}")) or "")
-        sources = read_source(pair.forward), read_source(pair.backward)
-        return Part(op, lesson, self._codes(*sources, forward, backward, step))
-
-    def _codes(
-        self,
-        forward: Source,
-        backward: Source,
-        forward_run: Execution | None,
-        backward_run: Execution | None,
-        step: Step,
-    ) -> tuple[Code, Code]:
-        links = find_links(forward, backward)
-        return (
-            self._code(forward, forward_run, links, "forward", step),
-            self._code(backward, backward_run, links, "backward", step),
-        )
-
-    def _code(
-        self, source: Source, run: Execution | None, links: tuple[Link, ...], side: str, step: Step
-    ) -> Code:
-        html = highlight_lines("\n".join(text for _, text in source.lines))
-        lines = []
-        for (number, _), line in zip(source.lines, html, strict=True):
-            words = [f"{step.key}-{i}" for i, link in enumerate(links) if number in getattr(link, side)]
-            values = tuple(self._values(source, run, number, step)) if run else ()
-            lines.append(CodeLine(number, line, values, " ".join(words)))
-        return Code(source.name, source.path, tuple(lines))
-
-    def _values(self, source: Source, run: Execution, number: int, step: Step) -> Iterator[Tensor]:
-        """Yield the numbers that a statement computed."""
-        shape = source.comment_of(number)
-        if not any(statement.first == number and statement.computes for statement in source.statements):
-            return
-        for name, value in run.lines.get(number, {}).items():
-            if isinstance(value, np.ndarray | float):
-                yield self._tensor(step, name, value, shape)
-
-    # ---- mistakes -----------------------------------------------------------------------------------------
-
-    def _mistakes(self, step: Step) -> Iterator[MistakeView]:
-        if step.place is not None:
-            call = self.experiment.calls[step.place]
-            assert call.backward is not None
-            for bug in bugs_of(call.op):
-                yield self._mistake(plant_in_op(bug, call.forward, call.backward))
-            for inner in step.inner:
-                runs = call.forward.within(f"{inner}_forward"), call.backward.within(f"{inner}_backward")
-                for bug in bugs_of(inner) if inner != "linear" else ():  # linear has steps of its own
-                    yield self._mistake(plant_in_op(bug, *runs))
-        for bug in bugs_of(*step.bugs):
-            yield self._mistake(_planter(bug)(bug, self.experiment))
-
-    def _mistake(self, mistake: Mistake) -> MistakeView:
-        right = wrong = None
-        if mistake.effects and mistake.effects[0].right.shape == mistake.effects[0].wrong.shape:
-            worst = mistake.effects[0]
-            right = self.store.tensor(f"{worst.name}, right", worst.right)
-            wrong = self.store.tensor(f"{worst.name}, with the mistake", _rounded(worst.wrong))
-        return MistakeView(
-            title=mistake.bug.title,
-            line=mistake.bug.line,
-            lesson=tuple(inline(mistake.bug.lesson)),
-            in_practice=tuple(inline(mistake.bug.in_practice)),
-            verdict=_verdict(mistake),
-            right=right,
-            wrong=wrong,
-            checks=tuple(
-                (check.name.replace("_", " "), check.claim, check.evidence) for check in mistake.checks
-            ),
-            fooled=mistake.fooled,
-        )
-
-
-def _planter(bug: Bug) -> Callable[[Bug, Experiment], Mistake]:
-    planters = {"optimizer": plant_in_optimizer, "clipping": plant_in_clipping}
-    return planters.get(bug.where, plant_in_model)
-
-
-def _verdict(mistake: Mistake) -> str:
-    """Say in one line what a mistake does to the step's numbers."""
-    sentences = []
-    if mistake.effects:
-        situation = mistake.effects[0].situation
-        sentences.append("; ".join(_effect(effect) for effect in mistake.effects[:3]))
-        if situation:
-            sentences[0] = f"An ordinary step is right, but {situation}: {sentences[0]}"
-    if mistake.raises:
-        sentences.append(f"The step ends in {mistake.raises}")
-    if not sentences:
-        return "No number of this step changes: it takes another case to see it."
-    return ". ".join(sentences) + "."
-
-
-def _effect(effect: Effect) -> str:
-    if effect.right.shape != effect.wrong.shape:
-        return f"{effect.name} has shape {effect.wrong.shape} instead of {effect.right.shape}"
-    if not math.isfinite(effect.error):
-        return f"{effect.name} is not finite"
-    if effect.error >= 0.001:
-        return f"{effect.name} is off by {100 * effect.error:.2g} % of its largest number"
-    return f"{effect.name} is off by only {effect.error:.0e} of its largest number"
-
-
-def _rounded(array: Array) -> Array:
-    """Return six digits of each number: a wrong one is looked at, not computed with."""
-    return np.array([float(f"{number:.6g}") for number in array.ravel()]).reshape(array.shape)
+    def _torch(self, *names: str) -> Array | None:
+        """Return torch's gradient of activations, side by side; None without torch or a name."""
+        return np.concatenate([self.torch[name] for name in names], -1) if names and self.torch else None
 
 
 def _documented_shapes(function: Callable[..., Any]) -> dict[str, str]:

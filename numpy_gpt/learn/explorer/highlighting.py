@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 
-def highlight_lines(source: str) -> list[str]:
+
+@functools.cache
+def highlight_lines(source: str) -> tuple[str, ...]:
     """Return each line of the source as HTML, escaped, its tokens in `<span class=...>`."""
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
 
     html = highlight(source, PythonLexer(stripnl=False, ensurenl=True), HtmlFormatter(nowrap=True))
-    return str(html).rstrip("\n").split("\n")
+    return tuple(str(html).rstrip("\n").split("\n"))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from numpy_gpt.learn.explorer.mathml import formula, is_formula, symbol
 
 _CODE = re.compile(r"`([^`]+)`")
-_SYMBOL = re.compile(
-    r"(?<![\w`.])(?:d_)?[A-Za-zμσ]_(?:\{[^}]*\}|(?!key)[a-z]{1,3})(?![\w(])|(?<![\w`])\w\u0302(?!\w)"
-)
+_SUBSCRIPT = r"_(?:\{[^}]*\}|(?!key)[a-z]{1,3})"
+_SYMBOL = re.compile(rf"(?<![\w`.])(?:d_[A-Za-z](?:{_SUBSCRIPT})?|[A-Za-zμσΣ]{_SUBSCRIPT}|\w\u0302)(?![\w(])")
+_TYPOGRAPHY = {"->": "→", "<=": "≤", "-∞": "−∞"}  # as plain text, and as set
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,12 @@ class Paragraph:
     """A paragraph of prose, or a line that is all formula.
 
     Attributes:
-        is_display: whether it is a line of formulas, set apart, each followed by its remark.
-        pieces: what it is made of.
-        indent: how far it is set in, in blanks of the docstring.
+        is_display: whether it is a line of formulas, set apart.
+        chunks: of such a line, its formulas and remarks one by one; of prose, all of it.
     """
 
     is_display: bool
-    pieces: tuple[Piece, ...]
-    indent: int
+    chunks: tuple[tuple[Piece, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -72,37 +70,55 @@ def read_lesson(docstring: str) -> Lesson:
 
 def _paragraphs(lines: list[str]) -> Iterator[Paragraph]:
     """Yield formulas line by line, and prose joined into paragraphs of one indentation."""
-    kinds = [(line, len(line) - len(line.lstrip()), _display(line)) for line in lines]
-    for (is_prose, indent), group in itertools.groupby(
-        kinds, key=lambda item: (item[2] is None and item[0].strip() != "", item[1])
-    ):
-        if is_prose:
-            text = " ".join(line.strip() for line, _, _ in group)
-            yield Paragraph(False, tuple(inline(text)), indent)
-            continue
-        for _, _, pieces in group:
-            if pieces:
-                yield Paragraph(True, pieces, indent)
+    for (kind, _), group in itertools.groupby(lines, key=lambda line: (_kind(line), _indent(line))):
+        stripped = [line.strip() for line in group]
+        if kind == "prose":
+            yield Paragraph(False, (tuple(inline(" ".join(stripped))),))
+        elif kind == "signature":
+            for line in stripped:
+                yield Paragraph(False, (tuple(inline(re.sub(r" {2,}", " ", line))),))
+        elif kind == "display":
+            for line in stripped:
+                yield Paragraph(True, _chunks(line))
 
 
-def _display(line: str) -> tuple[Piece, ...] | None:
-    """Return the pieces of a line of formulas and their remarks, or None for prose."""
-    chunks = re.split(r" {2,}", re.sub(r" {2,}=", " =", line.strip()))
-    formulas = [chunk.rstrip(".:;") for chunk in chunks]
-    if not any(map(is_formula, formulas)):
-        return None
-    pieces: list[Piece] = []
-    for chunk, text in zip(chunks, formulas, strict=True):
-        pieces += [Piece("math", formula(text))] if is_formula(text) else inline(chunk)
-    return tuple(pieces)
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _kind(line: str) -> str:
+    if not line.strip():
+        return "blank"
+    if "  ->  " in line:  # what goes in and what comes out, on a line of its own
+        return "signature"
+    return "display" if any(is_formula(_bare(chunk)) for chunk in _split(line)) else "prose"
+
+
+def _split(line: str) -> list[str]:
+    """Return what wide gaps set apart; before an equals sign or a verb a gap only lines it up with others."""
+    return re.split(r" {2,}", re.sub(r" {2,}(?==|is )", " ", line.strip()))
+
+
+def _bare(chunk: str) -> str:
+    return chunk.rstrip(".:;")
+
+
+def _chunks(line: str) -> tuple[tuple[Piece, ...], ...]:
+    return tuple(
+        (Piece("math", formula(_bare(chunk))),) if is_formula(_bare(chunk)) else tuple(inline(chunk))
+        for chunk in _split(line)
+    )
 
 
 def inline(text: str) -> Iterator[Piece]:
     """Yield prose in pieces, with symbols such as x_ni typeset and what stands in backticks as code."""
-    for i, part in enumerate(_CODE.split(text)):
+    for i, stretch in enumerate(_CODE.split(text)):
         if i % 2:
-            yield Piece("code", part)
+            yield Piece("code", stretch)
             continue
+        part = stretch
+        for plain, typeset in _TYPOGRAPHY.items():
+            part = part.replace(plain, typeset)
         position = 0
         for match in _SYMBOL.finditer(part):
             if match.start() > position:

@@ -13,6 +13,7 @@ import numpy as np
 
 from numpy_gpt.arrays import Array
 from numpy_gpt.learn.explorer.experiment import CLIP_NORM, Experiment
+from numpy_gpt.learn.explorer.views import Check
 from numpy_gpt.learn.explorer.watching import Execution, copied
 from numpy_gpt.ops import Op, book
 from numpy_gpt.parameters import Parameters
@@ -23,7 +24,6 @@ from numpy_gpt.verify.measure import CANCELLED_SHARE, largest, relative_error
 NOTICED = 1e-9
 """A difference above this is no rounding in float64."""
 
-CHECKS_NAMED = 2
 WRITTEN_TO = "its caller's array is written to"
 GARBAGE = 7.0
 """What stands in an `out=` that is to be overwritten."""
@@ -48,20 +48,6 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Check:
-    """A property that right code has and this mistake's does not.
-
-    Attributes:
-        name, claim: the property's.
-        evidence: what it found.
-    """
-
-    name: str
-    claim: str
-    evidence: str
-
-
-@dataclass(frozen=True)
 class Mistake:
     """One bug of the catalogue and what it does here.
 
@@ -69,14 +55,14 @@ class Mistake:
         bug: what the catalogue says of it.
         effects: on this step's arrays, largest first; none where it takes another case.
         raises: the error that the step ends in, if it does.
-        checks: some of the properties that find it.
+        check: a property that finds it.
         fooled: the claims of weaker checks that it passes.
     """
 
     bug: Bug
     effects: tuple[Effect, ...]
     raises: str
-    checks: tuple[Check, ...]
+    check: Check
     fooled: tuple[str, ...]
 
 
@@ -186,8 +172,7 @@ def _mistake(bug: Bug, effects: Callable[[], Iterator[Effect]]) -> Mistake:
         raises = f"{type(error).__name__}: {' '.join(str(error).split())}"
     ordinary = [effect for effect in found if not effect.situation]
     ranked = sorted(ordinary or found, key=lambda effect: -effect.error)
-    checks, fooled = checks_that_see(bug), claims_of_weak_checks(bug)
-    return Mistake(bug, tuple(ranked), raises, checks, fooled)
+    return Mistake(bug, tuple(ranked), raises, check_that_sees(bug), claims_of_weak_checks(bug))
 
 
 def _compare(
@@ -210,15 +195,14 @@ def _of_parameters(gradients: Parameters) -> dict[str, Array]:
 
 
 @functools.cache
-def checks_that_see(bug: Bug) -> tuple[Check, ...]:
-    """Return the first few properties of the kill matrix that find the bug, in its order."""
-    found: list[Check] = []
+def check_that_sees(bug: Bug) -> Check:
+    """Return the first property of the kill matrix that finds the bug."""
     for tried in PROPERTIES:
-        if tried.view(bug.subject) != RIGHT and len(found) < CHECKS_NAMED:
+        if tried.view(bug.subject) != RIGHT:
             evidence = tried.check(bug.subject, seed=0)
             if evidence is not None:
-                found.append(Check(tried.name, tried.claim, evidence))
-    return tuple(found)
+                return Check(tried.name.replace("_", " "), tried.claim, evidence)
+    raise AssertionError(f"no property finds {bug.name}: the kill matrix would say so")
 
 
 def claims_of_weak_checks(bug: Bug) -> tuple[str, ...]:

@@ -9,9 +9,10 @@ import numpy as np
 
 from numpy_gpt.arrays import Array
 from numpy_gpt.learn.explorer.arrays import ArrayStore
-from numpy_gpt.learn.explorer.experiment import Experiment
+from numpy_gpt.learn.explorer.experiment import CLIP_NORM, Experiment
 from numpy_gpt.learn.explorer.lessons import inline
-from numpy_gpt.learn.explorer.steps import ATTENTION, Step
+from numpy_gpt.learn.explorer.recording import Call
+from numpy_gpt.learn.explorer.steps import ATTENTION, RESIDUALS, Step
 from numpy_gpt.learn.explorer.views import Note, Tensor
 from numpy_gpt.learn.explorer.watching import Execution
 from numpy_gpt.parameters import TOKEN_EMBEDDING
@@ -41,12 +42,12 @@ class NoteWriter:
             "qkv": self._qkv,
             "attention": self._attention,
             "out_proj": lambda: self._linear(4),
-            "add_attention": lambda: self._residual(1, 4),
+            "add_attention": lambda: self._residual(step),
             "feed_forward_norm": lambda: self._norm(5),
             "up_proj": lambda: self._linear(6),
             "gelu": self._gelu,
             "down_proj": lambda: self._linear(8),
-            "add_feed_forward": lambda: self._residual(5, 8),
+            "add_feed_forward": lambda: self._residual(step),
             "final_norm": lambda: self._norm(9),
             "loss": self._loss,
             "update": self._update,
@@ -104,6 +105,7 @@ class NoteWriter:
     def _linear(self, place: int) -> Iterator[Note]:
         call = self.calls[place]
         n = self.B * self.T
+        yield self._by_hand(call)
         rows = (*(f"{token} ({b}, {t})" for token, b, t in self._places()), "their sum")
         d_rows = call.d_out.reshape(n, -1)[:, :8]
         yield _note(
@@ -112,6 +114,26 @@ class NoteWriter:
             f"All {self.B} × {self.T} tokens of the batch are only more rows. The bias is added to each of "
             "them, so its gradient is the sum of what arrives at each (its first eight numbers):",
             self.store.tensor("d_y", np.vstack([d_rows, d_rows.sum(0)]), ("use", "n"), rows=rows),
+        )
+
+    def _by_hand(self, call: Call) -> Note:
+        """Show how one number of a linear operation is made."""
+        x, weights = call.inputs["x"][0, -1], call.inputs["weight"][0]  # (in,) each
+        products, bias = x * weights, float(call.inputs["bias"][0])
+        token = self._tokens(0)[-1]
+        return _note(
+            "look",
+            "One number by hand, and the same weights for every token",
+            f"The vector of “{token}”, the last token of sequence 0, times row 0 of the weight, number by "
+            f"number: the products add up to {products.sum():.4f}, and with the bias {bias:.4f} that is "
+            f"{call.out[0, -1, 0]:.4f}, the first number of what comes out for this token. The same row and "
+            "the same bias are used for every token of both sequences: a batch is only more rows.",
+            self.store.tensor(
+                "x, weight and product",
+                np.stack([x, weights, products]),
+                ("use", "n"),
+                rows=("x", "W", "x · W"),
+            ),
         )
 
     def _qkv(self) -> Iterator[Note]:
@@ -190,9 +212,9 @@ class NoteWriter:
             self.store.tensor("d_scores", d_scores, ("B", "H", "Tq", "Tk")),
         )
 
-    def _residual(self, norm: int, last: int) -> Iterator[Note]:
-        d_x = self.calls[last].d_out
-        d_branch = self.calls[norm].gradients["x"]
+    def _residual(self, step: Step) -> Iterator[Note]:
+        d_x = self.calls[RESIDUALS[step.key].last].d_out
+        d_branch = self.calls[RESIDUALS[step.key].first].gradients["x"]
         yield _note(
             "adds",
             "The gradient goes both ways, and the two meet again by adding",
@@ -278,12 +300,15 @@ class NoteWriter:
         e = self.experiment
         before, after = e.optimizer_before, e.optimizer_after
         name = f"{ATTENTION}.W_value.weight"
-        factor = min(1.0, e.clipped.flat @ e.gradients.flat / (e.gradients.flat @ e.gradients.flat))
+        length = f"Its length over all {e.gradients.flat.size:,} numbers is {e.norm:.3f}"
+        if e.norm > CLIP_NORM:
+            what = f"every number is multiplied by {CLIP_NORM / e.norm:.3f}, which keeps the direction."
+        else:
+            what = f"that is within {CLIP_NORM}, and nothing is changed."
         yield _note(
             "look",
             "One factor for the whole gradient",
-            f"Its length over all {e.gradients.flat.size:,} numbers is {e.norm:.3f}; every number is "
-            f"multiplied by {factor:.3f}, which keeps the direction. For W_value:",
+            f"{length}: {what} For W_value:",
             self.store.tensor("gradient", e.gradients[name], ("n", "n")),
             self.store.tensor("clipped", e.clipped[name], ("n", "n")),
         )

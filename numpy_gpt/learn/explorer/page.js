@@ -16,7 +16,7 @@ function element(name, attributes = {}, ...children) {
 // ---- numbers ----------------------------------------------------------------------------------------------
 
 const MINUS = "\u2212";
-const signed = (text) => text.replace("-", MINUS);
+const signed = (text) => (/^-[0.]+$/.test(text) ? text.slice(1) : text).replace("-", MINUS);
 
 function formatter(entry) {
   // Returns a way to write the array's numbers with few digits, and the power of ten taken out of them.
@@ -41,13 +41,16 @@ function labelOf(entry, axis, index, sequence) {
   const name = entry.axes[axis];
   if (axis === 0 && entry.rows.length) return entry.rows[index];
   if (axis > 0 && name === "use" && entry.rows.length) return entry.rows[index];
-  if (name === "T" || name === "Tq" || name === "Tk") return labels.T[sequence ?? 0][index];
+  if (name === "B") return axisName("B", index);
+  if (name === "T" || name === "Tq" || name === "Tk") {
+    return entry.axes.length === 2 && entry.axes[0] === "B" ? String(index) : labels.T[sequence ?? 0][index];
+  }
   if (labels[name] && Array.isArray(labels[name])) return labels[name][index];
   return name === "1" ? "" : String(index);
 }
 
-function table(entry, start, lead, write, largest, marks) {
-  const [rows, columns] = entry.shape.length > 1 ? entry.shape.slice(-2) : [1, entry.shape[0] ?? 1];
+function table(entry, start, lead, { write, largest, marks, others, right }) {
+  const [rows, columns] = entry.shape.length > 1 ? entry.shape.slice(-2) : [1, entry.shape[0]];
   const rowAxis = entry.shape.length - 2, columnAxis = entry.shape.length - 1;
   const sequence = entry.axes[0] === "B" ? (lead[0] ?? 0) : undefined;
   // Rows named for places, columns named by "use": the names belong to the columns then.
@@ -58,8 +61,7 @@ function table(entry, start, lead, write, largest, marks) {
   if (caption) made.append(element("caption", {}, caption));
   const head = element("thead");
   if (heads) {
-    const line = element("tr", {}, element("td", { hidden: "" }), element("th"));
-    line.firstChild.remove();
+    const line = element("tr", {}, element("th"));
     for (let h = 0; h * heads < columns; h++) {
       line.append(element("th", { colspan: heads, scope: "colgroup", ...(h ? { class: "edge" } : {}) }, "head " + h));
     }
@@ -73,7 +75,7 @@ function table(entry, start, lead, write, largest, marks) {
     }
     head.append(line);
   }
-  if (entry.shape.length) made.append(head);
+  made.append(head);
   const body = element("tbody");
   for (let r = 0; r < rows; r++) {
     const isSum = entry.axes[0] === "use" && entry.rows[r] === "their sum";
@@ -92,10 +94,14 @@ function table(entry, start, lead, write, largest, marks) {
         cell.textContent = value === 0 ? "0" : write(value);
         if (entry.kind === "f" && largest > 0 && value !== 0) {
           classes.push(value > 0 ? "p" : "n");
-          cell.style.setProperty("--t", (100 * (Math.abs(value) / largest) ** 0.7).toFixed(1));
+          cell.style.setProperty("--t", (100 * Math.min(Math.abs(value) / largest, 1) ** 0.6).toFixed(1));
         }
         if (value === 0) classes.push("zero");
-        if (entry.kind === "f") cell.title = signed(String(value));
+        if (entry.kind === "f") {
+          const opinions = others.map(([source, array]) => `\n${source} ${signed(String(array.data[start + r * columns + c]))}`);
+          cell.title = (others.length ? "backward " : "") + signed(String(value)) + opinions.join("");
+        }
+        if (right && Math.abs(value - right.data[start + r * columns + c]) > 1e-5 * largest) classes.push("differs");
       }
       if (marks && marks.data[start / columns + r] === c) classes.push("came");
       if (classes.length) cell.className = classes.join(" ");
@@ -104,15 +110,27 @@ function table(entry, start, lead, write, largest, marks) {
     body.append(line);
   }
   made.append(body);
-  return element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption || "table of numbers" }, made);
+  return element("div", { class: "scroll" }, made);
 }
 
 function fillOne(place) {
-  const entry = arrays[place.dataset.array];
-  const [write, power] = formatter(entry);
-  const finite = entry.data.filter(Number.isFinite).map(Math.abs);
-  const largest = Math.max(...finite, 0);
-  const marks = place.dataset.mark ? arrays[place.dataset.mark] : null;
+  const { array, mark, right, others } = place.dataset;
+  const entry = arrays[array];
+  place.dataset.filled = "";
+  if (!entry.shape.length) {
+    place.append(element("b", { class: "scalar" }, signed(String(entry.data[0]))));
+    return;
+  }
+  // What is wrong is written and tinted as what is right, so that the two can be compared.
+  const model = right ? arrays[right] : entry;
+  const [write, power] = formatter(model);
+  const options = {
+    write,
+    largest: Math.max(...model.data.filter(Number.isFinite).map(Math.abs), 0),
+    marks: mark && arrays[mark],
+    others: (others ? others.split(";") : []).map((other) => other.split("|")).map(([source, id]) => [source, arrays[id]]),
+    right: right && model,
+  };
   if (power) place.append(element("div", { class: "scale" }, "all × 10", element("sup", {}, signed(String(power)))));
   const leading = entry.shape.slice(0, -2);
   const size = entry.shape.slice(-2).reduce((a, b) => a * b, 1);
@@ -123,15 +141,19 @@ function fillOne(place) {
       lead.unshift(rest % leading[axis]);
       rest = Math.floor(rest / leading[axis]);
     }
-    place.append(table(entry, i * size, lead, write, largest, marks));
+    if (i && lead.length > 1 && lead.at(-1) === 0) place.append(element("div", { class: "break" }));
+    place.append(table(entry, i * size, lead, options));
   }
-  place.dataset.filled = "";
 }
 
 function fill(within) {
   // Tables are made when they come into sight: all at once they are tens of thousands of cells.
   for (const place of within.querySelectorAll(".array:not([data-filled])")) {
     if (!place.closest("details:not([open])")) fillOne(place);
+  }
+  // What is wider than its place can be scrolled with the keyboard, and what is not is no stop on the way.
+  for (const place of within.querySelectorAll(".scroll, .formula, .sequence, .wrongline")) {
+    if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
   }
 }
 
@@ -169,8 +191,7 @@ function show(moveFocus) {
 function prepare(section) {
   fill(section);
   for (const values of section.querySelectorAll(".values:empty")) {
-    const dots = values.previousElementSibling.querySelectorAll(".code:first-child .dot");
-    if (dots.length) choose(dots[dots.length - 1]);
+    choose(values.previousElementSibling.querySelector(".dot"));
   }
   for (const place of section.querySelectorAll(".nudge:empty")) buildNudge(place, nudges[place.dataset.step]);
 }
@@ -259,7 +280,7 @@ function drawing(name, attributes, text) {
   return made;
 }
 
-const digits = (value) => signed(Math.abs(value) >= 0.001 || value === 0 ? value.toFixed(4) : value.toExponential(2));
+const digits = (value) => Number.isNaN(value) ? "–" : signed(Math.abs(value) >= 0.001 || value === 0 ? value.toFixed(4) : value.toExponential(2));
 
 function buildNudge(place, choices) {
   const buttons = choices.map((choice) => element("button", { type: "button", "aria-pressed": "false" }, choice.label));
@@ -305,13 +326,13 @@ function nudgeFigure({ label, value, gradient, values, losses }) {
   const output = element("output");
   const update = () => {
     const i = Number(slider.value), v = values[i], loss = losses[i];
-    const slope = i === middle ? gradient : (loss - start) / (v - value);
+    const slope = i === middle ? NaN : (loss - start) / (v - value);
     for (const [key, number] of Object.entries({ x1: x(value), y1: y(start), x2: x(v), y2: y(loss) })) secant.setAttribute(key, number);
     moved.setAttribute("cx", x(v));
     moved.setAttribute("cy", y(loss));
     slider.setAttribute("aria-valuetext", `${label} at ${digits(v)}, loss ${digits(loss)}`);
     const facts = [["the number", v], ["the loss", loss], ["the tangent says", tangent(v)],
-      [i === middle ? "the gradient" : "slope from start to here", slope], ["gradient at the start", gradient]];
+      ["gradient at the start", gradient], ["slope to here", slope]];
     output.replaceChildren(...facts.map(([name, number]) => element("span", {}, name, element("b", {}, digits(number)))));
   };
   slider.addEventListener("input", update);

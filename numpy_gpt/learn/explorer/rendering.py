@@ -42,12 +42,14 @@ def render(page: Page) -> str:
 
 
 def check_place(path: Path) -> None:
-    """Refuse to replace anything but an earlier page.
+    """Make sure, before a page is made, that it can go there and replaces nothing but an earlier page.
 
     Raises:
         FileExistsError: when another kind of file is there.
-        OSError: when it cannot be read.
+        OSError: when it cannot be read, or there is no such folder.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent}")
     if path.exists():
         with path.open("rb") as file:
             if GENERATOR.encode() not in file.read(HEAD_BYTES):

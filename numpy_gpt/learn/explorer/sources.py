@@ -6,7 +6,6 @@ the links. Where a backward calls another's backward, that line is linked to the
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import textwrap
@@ -14,30 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from numpy_gpt.learn.explorer.statements import Statement, statements_of
+
 CITATION = re.compile(r"^\s*# (?P<text>(?P<names>[a-z_]\w*(?:, [a-z_]\w*)*) \+?= .*)")
-CALL = re.compile(r"(\w+)_(?:forward|backward)\(")
 PLAIN_RETURN = re.compile(r"^\s*return ([\w, ]+|\(\w+,\))$")
 """Hands over what is there already, and so undoes nothing."""
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A statement of a function.
-
-    Attributes:
-        first, last: its lines in the file.
-        text: in Python's own normal form.
-        assigned: the variables that it sets.
-        calls: the operations that it calls, forward or backward.
-        computes: whether it makes numbers: it neither unpacks what is there nor only asks for memory.
-    """
-
-    first: int
-    last: int
-    text: str
-    assigned: frozenset[str]
-    calls: frozenset[str]
-    computes: bool
 
 
 @dataclass(frozen=True)
@@ -58,12 +38,9 @@ class Source:
 
     def comment_of(self, statement_line: int) -> str:
         """Return what follows the hash at the end of the statement that starts at a line; "" for nothing."""
-        ends = {s.first: s.last for s in self.statements}
-        last = ends.get(statement_line, statement_line)
-        for number, text in self.lines:
-            if statement_line <= number <= last and "  # " in text:
-                return text.partition("  # ")[2]
-        return ""
+        last = {s.first: s.last for s in self.statements}[statement_line]
+        comments = (text.partition("  # ")[2] for n, text in self.lines if statement_line <= n <= last)
+        return next(filter(None, comments), "")
 
 
 @dataclass(frozen=True)
@@ -81,58 +58,27 @@ class Link:
 
 
 def read_source(function: Callable[..., Any], paragraphs: slice = slice(None)) -> Source:
-    """Return a function's source.
+    """Return the source of a function that has a docstring.
 
     Args:
         function: of this package.
         paragraphs: which of the stretches between blank lines to take; the signature is always there.
     """
     raw, first_line = inspect.getsourcelines(function)
-    tree = ast.parse(textwrap.dedent("".join(raw))).body[0]
-    assert isinstance(tree, ast.FunctionDef)
-    docstring = tree.body[0]
-    body_starts = tree.body[1].lineno if ast.get_docstring(tree) else tree.body[0].lineno
-    head_ends = docstring.lineno - 1 if ast.get_docstring(tree) else body_starts - 1
-    text = [(first_line + i, line) for i, line in enumerate(textwrap.dedent("".join(raw)).splitlines())]
-    head, body = text[:head_ends], text[_with_comments(text, head_ends, body_starts - 1) :]
+    lines = list(enumerate(textwrap.dedent("".join(raw)).splitlines(), first_line))
+    docstring, *statements = statements_of(function)
+    head = [line for line in lines if line[0] < docstring.first]
+    body = [line for line in lines if line[0] > docstring.last]
     chosen = [line for paragraph in _split_at_blanks(body)[paragraphs] for line in paragraph]
     while not chosen[-1][1].strip():
         chosen.pop()
     shown = {number for number, _ in chosen}
-    statements = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and not isinstance(node, ast.If | ast.For | ast.FunctionDef):
-            unparsed = ast.unparse(node)
-            first, last = (first_line - 1 + n for n in (node.lineno, node.end_lineno or node.lineno))
-            stored = {
-                n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-            }
-            if first in shown:
-                calls = frozenset(CALL.findall(unparsed))
-                statement = Statement(first, last, unparsed, frozenset(stored), calls, _computes(node))
-                statements.append(statement)
-    statements.sort(key=lambda statement: statement.first)
-    package, _, below = inspect.getmodule(function).__name__.partition(".")  # type: ignore[union-attr]
     return Source(
         name=function.__qualname__,
-        path=f"{package}/{below.replace('.', '/')}.py",
+        path=f"{function.__module__.replace('.', '/')}.py",
         lines=tuple(head + chosen),
-        statements=tuple(statements),
+        statements=tuple(statement for statement in statements if statement.first in shown),
     )
-
-
-def _computes(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Assign):
-        unpacks = isinstance(statement.value, ast.Name | ast.BoolOp)
-        return not unpacks and "np.empty(" not in ast.unparse(statement)
-    return True
-
-
-def _with_comments(text: list[tuple[int, str]], head_ends: int, body_starts: int) -> int:
-    """Return where the body starts, with the comments that stand directly above its first statement."""
-    while body_starts > head_ends and text[body_starts - 1][1].lstrip().startswith("#"):
-        body_starts -= 1
-    return body_starts
 
 
 def _split_at_blanks(lines: list[tuple[int, str]]) -> list[list[tuple[int, str]]]:

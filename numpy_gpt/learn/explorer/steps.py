@@ -23,7 +23,7 @@ class Step:
         out_name: what the model calls its result.
         parameters: for each input that is a parameter, the names whose arrays, stacked, it is.
         torch: for each input that is not, the name of torch's gradient, where torch has that very array.
-        torch_out: likewise for its output.
+        torch_out: likewise for its output; several stand side by side in it.
         axes: axes that mean something else here than in the operation's docstring.
         bugs: what else of the catalogue is shown here, places or names.
         in_branch: whether the residual stream runs past it.
@@ -37,7 +37,7 @@ class Step:
     out_name: str = "y"
     parameters: dict[str, tuple[str, ...]] = field(default_factory=dict)
     torch: dict[str, str] = field(default_factory=dict)
-    torch_out: str | None = None
+    torch_out: tuple[str, ...] = ()
     axes: dict[str, str] = field(default_factory=dict)
     bugs: tuple[str, ...] = ()
     in_branch: bool = False
@@ -59,7 +59,7 @@ STEPS: tuple[Step, ...] = (
             "token_weight": ("embedding.token_embedding.weight",),
             "position_weight": ("embedding.position_embedding.weight",),
         },
-        torch_out="embedding.output",
+        torch_out=("embedding.output",),
         bugs=("model-tied-head-part-lost", "model-tied-lookup-part-lost"),
     ),
     Step(
@@ -69,7 +69,7 @@ STEPS: tuple[Step, ...] = (
         place=1,
         out_name="normed",
         parameters=_affine(f"{BLOCK}.attention_norm"),
-        torch_out=f"{BLOCK}.attention_norm.output",
+        torch_out=(f"{BLOCK}.attention_norm.output",),
         in_branch=True,
     ),
     Step(
@@ -82,6 +82,7 @@ STEPS: tuple[Step, ...] = (
         out_name="qkv",
         parameters={kind: tuple(f"{ATTENTION}.{name}.{kind}" for name in QKV) for kind in ("weight", "bias")},
         torch={"x": f"{ATTENTION}.W_query.input"},
+        torch_out=tuple(f"{ATTENTION}.{name}.output" for name in QKV),
         axes={"out": "3C", "in": "C"},
         bugs=("model-keys-before-queries",),
         in_branch=True,
@@ -99,26 +100,26 @@ STEPS: tuple[Step, ...] = (
             "keys": f"{ATTENTION}.W_key.output",
             "values": f"{ATTENTION}.W_value.output",
         },
-        torch_out=f"{ATTENTION}.out_proj.input",
+        torch_out=(f"{ATTENTION}.out_proj.input",),
         axes={"C": "HD", "n": "Tk"},
         in_branch=True,
     ),
     Step(
         "out_proj",
-        "Output projection",
+        "Out projection",
         "Until here the heads kept to themselves; this matrix lets them speak to one another and to the "
         "stream.",
         place=4,
         out_name="branch",
         parameters=_affine(f"{ATTENTION}.out_proj"),
         torch={"x": f"{ATTENTION}.out_proj.input"},
-        torch_out=f"{ATTENTION}.out_proj.output",
+        torch_out=(f"{ATTENTION}.out_proj.output",),
         axes={"out": "C", "in": "C"},
         in_branch=True,
     ),
     Step(
         "add_attention",
-        "Add to the stream",
+        "Residual add",
         "What attention found is added to what was there. Forward, two paths meet; backward, the gradient "
         "goes down both.",
         out_name="x",
@@ -131,7 +132,7 @@ STEPS: tuple[Step, ...] = (
         place=5,
         out_name="normed",
         parameters=_affine(f"{BLOCK}.feed_forward_norm"),
-        torch_out=f"{BLOCK}.feed_forward_norm.output",
+        torch_out=(f"{BLOCK}.feed_forward_norm.output",),
         in_branch=True,
     ),
     Step(
@@ -142,7 +143,7 @@ STEPS: tuple[Step, ...] = (
         out_name="wide",
         parameters=_affine(f"{FEED_FORWARD}.up_proj"),
         torch={"x": f"{FEED_FORWARD}.up_proj.input"},
-        torch_out=f"{FEED_FORWARD}.up_proj.output",
+        torch_out=(f"{FEED_FORWARD}.up_proj.output",),
         axes={"out": "4C", "in": "C"},
         in_branch=True,
     ),
@@ -154,7 +155,7 @@ STEPS: tuple[Step, ...] = (
         place=7,
         out_name="gated",
         torch={"x": f"{FEED_FORWARD}.gelu.input"},
-        torch_out=f"{FEED_FORWARD}.gelu.output",
+        torch_out=(f"{FEED_FORWARD}.gelu.output",),
         axes={"C": "4C"},
         in_branch=True,
     ),
@@ -166,13 +167,13 @@ STEPS: tuple[Step, ...] = (
         out_name="branch",
         parameters=_affine(f"{FEED_FORWARD}.down_proj"),
         torch={"x": f"{FEED_FORWARD}.down_proj.input"},
-        torch_out=f"{FEED_FORWARD}.down_proj.output",
+        torch_out=(f"{FEED_FORWARD}.down_proj.output",),
         axes={"out": "C", "in": "4C"},
         in_branch=True,
     ),
     Step(
         "add_feed_forward",
-        "Add to the stream",
+        "Residual add",
         "The second branch joins. A model of more layers would now start its next block.",
         out_name="x",
         bugs=("model-residual-dropped", "model-blocks-in-forward-order"),
@@ -185,7 +186,7 @@ STEPS: tuple[Step, ...] = (
         out_name="x",
         parameters=_affine("final_norm"),
         torch={"x": "final_norm.input"},
-        torch_out="final_norm.output",
+        torch_out=("final_norm.output",),
         bugs=("model-final-norm-skipped", "model-eps-not-passed-on"),
     ),
     Step(
@@ -210,3 +211,29 @@ STEPS: tuple[Step, ...] = (
     ),
 )
 """Every step; the calls of the operations have the places 0 to 10."""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Where the parts of a residual addition are found.
+
+    Attributes:
+        first: the call in whose input x the branch begins.
+        last: the call whose output is the branch.
+        after: the call whose input x is the sum.
+        torch: torch's name of the sum.
+        forward, backward: the paragraphs of GPT._block_forward and _block_backward that are about it.
+    """
+
+    first: int
+    last: int
+    after: int
+    torch: str
+    forward: slice
+    backward: slice
+
+
+RESIDUALS = {
+    "add_attention": Residual(1, 4, 5, f"{BLOCK}.feed_forward_norm.input", slice(1, 2), slice(2, 3)),
+    "add_feed_forward": Residual(5, 8, 9, "final_norm.input", slice(2, 3), slice(1, 2)),
+}

@@ -66,12 +66,14 @@ class CodeLine:
     Attributes:
         number: in its file.
         html: highlighted.
+        indent: how many blanks it begins with.
         values: what this statement computed.
         links: the links that this line is part of, as words.
     """
 
     number: int
     html: str
+    indent: int
     values: tuple[Tensor, ...]
     links: str
 
@@ -136,6 +138,20 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A property that right code has and a mistake's does not.
+
+    Attributes:
+        name, claim: the property's.
+        evidence: what it found.
+    """
+
+    name: str
+    claim: str
+    evidence: str
+
+
+@dataclass(frozen=True)
 class MistakeView:
     """A classic mistake.
 
@@ -144,7 +160,7 @@ class MistakeView:
         verdict: what it does to these numbers, in one line.
         right, wrong: the array that it changes most, before and after; None where shapes differ or no number
             changes.
-        checks: (name, claim, evidence) of properties that find it.
+        check: the property that finds it, with its evidence.
         fooled: the claims of weaker checks that it passes.
     """
 
@@ -155,31 +171,44 @@ class MistakeView:
     verdict: str
     right: Tensor | None
     wrong: Tensor | None
-    checks: tuple[tuple[str, str, str], ...]
+    check: Check
     fooled: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class StepView:
-    """One step of the page."""
+    """One step of the page.
+
+    Attributes:
+        key: its anchor; those of its backward pass and its title end in "-backward" and "-title".
+        title, summary, in_branch: as in `steps`.
+        number: its place in the order of the forward pass.
+        op: the operation's name; "add" for a residual addition, "adamw" for the update.
+        out_shape, back_shape: what the map says leaves it, forward and backward.
+        parts: its lessons and source.
+        notes, mistakes: what there is to say about it.
+        inputs, outputs, saved: of the forward pass.
+        arrives, leaves: of the backward pass.
+        nudges: one for each of its inputs that has a gradient.
+    """
 
     key: str
     title: str
     summary: str
+    in_branch: bool
     number: int
     op: str
     out_shape: str
     back_shape: str
-    in_branch: bool
     parts: tuple[Part, ...]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    saved: tuple[Tensor, ...]
-    arrives: tuple[Gradient, ...]
-    leaves: tuple[Gradient, ...]
-    nudges: tuple[Nudge, ...]
     notes: tuple[Note, ...]
     mistakes: tuple[MistakeView, ...]
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    saved: tuple[Tensor, ...] = ()
+    arrives: tuple[Gradient, ...] = ()
+    leaves: tuple[Gradient, ...] = ()
+    nudges: tuple[Nudge, ...] = ()
 
 
 @dataclass(frozen=True)

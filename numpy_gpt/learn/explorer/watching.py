@@ -5,16 +5,15 @@ So the page shows each line of the source beside the array that this line made, 
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import numpy as np
+
+from numpy_gpt.learn.explorer.statements import statements_of
 
 WATCHED = "numpy_gpt.ops."
 """Functions of these modules are watched, where their names end in _forward or _backward."""
@@ -97,22 +96,25 @@ class _Watcher:
     """Attributes what changed among a frame's variables to the statement that ran before."""
 
     def __init__(self, frame: FrameType) -> None:
-        self.statements = statements_of(frame.f_code)
+        self.statements = {
+            line: statement
+            for statement in statements_of(frame.f_code)
+            for line in range(statement.first, statement.last + 1)
+        }
         self.known = _snapshot(frame)
         self.execution = Execution(frame.f_code.co_name, dict(self.known))
-        self.running: int | None = None  # the line that is being executed
+        self.running = 0  # the line that is being executed; none at first
 
     def note(self, frame: FrameType) -> None:
-        if self.running is not None:
-            first_line, assigned = self.statements[self.running]
+        """Take down what the line that has just run changed."""
+        if statement := self.statements.get(self.running):
             now = _snapshot(frame)
             changed = {
                 name: value
                 for name, value in now.items()
-                if name in assigned or name not in self.known or not _equal(value, self.known[name])
+                if name in statement.assigned or name not in self.known or not _equal(value, self.known[name])
             }
-            if changed:
-                self.execution.lines.setdefault(first_line, {}).update(changed)
+            self.execution.lines.setdefault(statement.first, {}).update(changed)
             self.known = now
         self.running = frame.f_lineno
 
@@ -127,27 +129,3 @@ def _equal(value: Any, other: Any) -> bool:
     if isinstance(value, tuple) and isinstance(other, tuple):
         return len(value) == len(other) and all(map(_equal, value, other))
     return type(value) is type(other) and bool(value == other)
-
-
-@functools.cache
-def statements_of(code: CodeType) -> dict[int, tuple[int, frozenset[str]]]:
-    """Return, for each line of a function, the first line of its statement and the names that it assigns."""
-    source, first_line = inspect.getsourcelines(code)
-    tree = ast.parse("".join(source))
-    found: dict[int, tuple[int, frozenset[str]]] = {}
-    for node in ast.walk(tree):  # outer statements first, so that inner ones overwrite them
-        if isinstance(node, ast.stmt):
-            stored = _assigned(node)
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                found[line + first_line - 1] = (node.lineno + first_line - 1, stored)
-    return found
-
-
-def _assigned(statement: ast.stmt) -> frozenset[str]:
-    if not isinstance(statement, ast.Assign | ast.AugAssign):
-        return frozenset()
-    return frozenset(
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
