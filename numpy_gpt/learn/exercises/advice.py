@@ -20,6 +20,11 @@ BY_KIND: dict[Kind, Advice] = {
         "which sizes make that number, and which line of forward multiplies or divides by it; a mean where a "
         "sum belongs, the upstream gradient left out and a wrong sign look like this too",
     ),
+    Kind.MISSING_FACTOR: Advice(
+        "right but for a factor that differs from number to number",
+        "which of forward's arrays multiplies or divides on the way to this value, and whether every line of "
+        "yours that goes back past it does so too",
+    ),
     Kind.TRANSPOSED: Advice(
         "the transpose of the right answer",
         "write the shape under each factor of the product: which axis must be summed away, and which stay, "
