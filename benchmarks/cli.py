@@ -25,7 +25,7 @@ from benchmarks.plots import plot_ratios
 from benchmarks.processes import WorkerError
 from benchmarks.report import machine_lines, notes, one_line, results_table
 from benchmarks.results import Results, Skipped
-from benchmarks.session import Session
+from benchmarks.runner import Runner
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
 
@@ -78,11 +78,11 @@ def measure(command: str, options: MeasureOptions, console: Console) -> None:
         require("matplotlib")
     _require_room(options)
     with console.status("") as status:
-        session = Session(options.plan, options.chosen_threads, tell=status.update)
-        results = Results(command, _settings(options), session.describe())
+        runner = Runner(options.plan, options.chosen_threads, tell=status.update)
+        results = Results(command, _settings(options), runner.describe())
         for line in machine_lines(results.machine):
             console.print(line)
-        for found in options.compare(session):
+        for found in options.compare(runner):
             if isinstance(found, Skipped):
                 results.skipped.append(found)
             else:

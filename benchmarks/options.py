@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.machine import default_threads, usable_processors
 from benchmarks.results import Comparison, Skipped
-from benchmarks.session import FULL, QUICK, Plan, Session
+from benchmarks.runner import FULL, QUICK, Plan, Runner
 
 
 def check_among(option: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -53,6 +53,6 @@ class MeasureOptions:
         """How many threads every contestant gets."""
         return self.threads or default_threads()
 
-    def compare(self, session: Session) -> Iterator[Comparison | Skipped]:
+    def compare(self, runner: Runner) -> Iterator[Comparison | Skipped]:
         """Yield every comparison as soon as it is made."""
         raise NotImplementedError

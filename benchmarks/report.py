@@ -22,13 +22,13 @@ def machine_lines(machine: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"{machine['processor']}: {machine['usable_cores']} cores, {machine['usable_processors']} of "
         f"{machine['logical_processors']} logical processors, {limit}; "
-        f"{machine['threads']} threads for everyone"
+        f"threads for everyone: {machine['threads']}"
     )
     versions = ", ".join(f"{name} {version}" for name, version in machine["libraries"].items())
     yield f"{machine['system']}, Python {machine['python']}, {versions}; float32"
     for library, blas in machine["blas"].items():
         yield (
-            f"{library}: {blas_name(blas)}, {blas['threads'] or 'unknown'} threads, products at up to "
+            f"{library}: {blas_name(blas)}, threads: {blas['threads'] or 'unknown'}, products at up to "
             f"{machine['peak'][library] / 1e9:.0f} GFLOP/s"
         )
 
@@ -134,7 +134,7 @@ def markdown(results: Results) -> str:
         for comparison in results.comparisons
     ]
     heading = (
-        f"{machine['processor']}, {machine['threads']} threads, {machine['system']}; {libraries}; float32"
+        f"{machine['processor']}, threads: {machine['threads']}, {machine['system']}; {libraries}; float32"
     )
     lines = [
         f"{heading}; {machine['date']}:",

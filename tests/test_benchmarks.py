@@ -36,7 +36,7 @@ from benchmarks.processes import WorkerError, run_job
 from benchmarks.products import MAKERS, factors
 from benchmarks.report import markdown, results_table
 from benchmarks.results import Comparison, Results, Skipped
-from benchmarks.session import Plan, Session, Side
+from benchmarks.runner import Plan, Runner, Side
 from benchmarks.statistics import LOAD_LIMIT, SPREAD_LIMIT, ratio_of_medians, reasons_to_doubt
 from numpy_gpt.arrays import Array
 from numpy_gpt.ops import Op, Ops, book, causal_mask
@@ -367,9 +367,9 @@ def test_the_peak_of_memory_sees_what_came_and_went() -> None:
 @pytest.fixture(scope="module")
 def measured() -> Comparison:
     """A minute model against torch, in real fresh processes."""
-    session = Session(Plan(pairs=1, seconds=0.01, peak_seconds=0.01), threads=1)
+    runner = Runner(Plan(pairs=1, seconds=0.01, peak_seconds=0.01), threads=1)
     sides = Side("numpy", 1), Side("torch-eager", 1)
-    found = session.race(MINUTE, *sides, phase="step")
+    found = runner.race(MINUTE, *sides, phase="step")
     assert isinstance(found, Comparison), found
     return found
 
@@ -388,8 +388,8 @@ def test_a_race_measures_everything(measured: Comparison) -> None:
 
 def test_who_cannot_run_is_skipped_with_the_reason() -> None:
     alone = dataclasses.replace(MINUTE, batch_size=1)
-    session = Session(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=1)
-    found = session.race(alone, Side("numpy", 1), Side("torch-shards", 1), phase="step")
+    runner = Runner(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=1)
+    found = runner.race(alone, Side("numpy", 1), Side("torch-shards", 1), phase="step")
     assert found == Skipped("minute", "torch-shards", "one sequence makes one shard")
 
 

@@ -12,7 +12,7 @@ from benchmarks.opponents import OURS, missing
 from benchmarks.options import MeasureOptions
 from benchmarks.processes import run_job
 from benchmarks.results import Comparison, Skipped
-from benchmarks.session import Session, Side
+from benchmarks.runner import Runner, Side
 from numpy_gpt import GPTConfig
 
 THEIRS = "hugging-face"
@@ -52,29 +52,29 @@ class DecodeOptions(MeasureOptions):
         preset = self.preset or ("small" if self.quick else "gpt2")
         return Case(preset, GPTConfig.preset(preset), batch_size=1, num_tokens=self.prompt_tokens)
 
-    def compare(self, session: Session) -> Iterator[Comparison | Skipped]:
+    def compare(self, runner: Runner) -> Iterator[Comparison | Skipped]:
         """Yield the one comparison."""
         case = self.case
         if reason := missing("torch") or missing("transformers"):
             yield Skipped(case.name, THEIRS, reason)
             return
-        session.tell(f"{case.name}: checking the tokens against Hugging Face's")
+        runner.tell(f"{case.name}: checking the tokens against Hugging Face's")
         arguments = {"case": case.to_json(), "new_tokens": self.new_tokens}
-        error = run_job("check_decode", threads=session.threads, **arguments)
+        error = run_job("check_decode", threads=runner.threads, **arguments)
         require_right(case, [OURS], [("a token that it generates", error)])
-        samples, load = session.measure(
+        samples, load = runner.measure(
             case.name,
-            Side(OURS, session.threads),
-            Side(THEIRS, session.threads),
+            Side(OURS, runner.threads),
+            Side(THEIRS, runner.threads),
             "decode",
-            seconds=session.plan.seconds,
+            seconds=runner.plan.seconds,
             **arguments,
         )
         yield Comparison(
             subject=f"{case.name}: one token",
             first=OURS,
             second=THEIRS,
-            threads=(session.threads, session.threads),
+            threads=(runner.threads, runner.threads),
             samples=samples,
             load=load,
             tokens=1,

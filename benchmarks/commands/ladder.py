@@ -12,7 +12,7 @@ from benchmarks.opponents import OURS
 from benchmarks.opponents.ours import table
 from benchmarks.options import MeasureOptions, check_among
 from benchmarks.results import Comparison, Skipped
-from benchmarks.session import Session, Side
+from benchmarks.runner import Runner, Side
 from numpy_gpt.ops import Ops, book
 
 ORDER = ("linear", "attention", "gelu", "layer_norm", "linear_cross_entropy", "embedding")
@@ -35,14 +35,14 @@ class LadderOptions(MeasureOptions):
         super().__post_init__()
         check_among("cases", self.cases, CASES)
 
-    def compare(self, session: Session) -> Iterator[Comparison | Skipped]:
+    def compare(self, runner: Runner) -> Iterator[Comparison | Skipped]:
         """Yield every rung against the one below it."""
-        rungs = climb(table("fast"), session.threads)
+        rungs = climb(table("fast"), runner.threads)
         for name in self.cases or (("nano",) if self.quick else ("small",)):
             case = CASES[name]
-            errors = session.check(case, [*dict.fromkeys(side.name for _, side in rungs)])
+            errors = runner.check(case, [*dict.fromkeys(side.name for _, side in rungs)])
             for (_, below), (label, above) in itertools.pairwise(rungs):
-                yield session.compare_steps(
+                yield runner.compare_steps(
                     case,
                     above,
                     below,

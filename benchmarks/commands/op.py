@@ -11,7 +11,7 @@ from benchmarks.opponents import OURS
 from benchmarks.options import MeasureOptions, check_among
 from benchmarks.processes import run_job
 from benchmarks.results import SECONDS, Comparison, Skipped
-from benchmarks.session import Session, Side
+from benchmarks.runner import Runner, Side
 
 BOOK, TORCH = "numpy:book", "torch"
 
@@ -35,25 +35,25 @@ class OpOptions(MeasureOptions):
         """How many threads every contestant gets."""
         return self.threads or 1
 
-    def compare(self, session: Session) -> Iterator[Comparison | Skipped]:
+    def compare(self, runner: Runner) -> Iterator[Comparison | Skipped]:
         """Yield every comparison as soon as it is made."""
-        ours = Side(OURS, session.threads)
+        ours = Side(OURS, runner.threads)
         for name in self.cases or (("nano",) if self.quick else tuple(CASES)):
             case = CASES[name].to_json()
-            session.tell(f"{name}: checking operations against torch")
-            errors = run_job("check_ops", threads=session.threads, case=case, names=[OURS, BOOK])
+            runner.tell(f"{name}: checking operations against torch")
+            errors = run_job("check_ops", threads=runner.threads, case=case, names=[OURS, BOOK])
             require_right(CASES[name], [OURS, BOOK], errors)
             worst = {OURS: errors[0][1], BOOK: errors[1][1], TORCH: 0.0}
             for other in (BOOK, TORCH):
-                samples, load = session.measure(
-                    name, ours, Side(other, session.threads), "ops", case=case, seconds=session.plan.seconds
+                samples, load = runner.measure(
+                    name, ours, Side(other, runner.threads), "ops", case=case, seconds=runner.plan.seconds
                 )
                 for operation, series in samples.items():
                     yield Comparison(
                         subject=f"{name}: {operation}",
                         first=OURS,
                         second=other,
-                        threads=(session.threads, session.threads),
+                        threads=(runner.threads, runner.threads),
                         samples={SECONDS: series},
                         load=load,
                         errors=(worst[OURS], worst[other]),

@@ -12,7 +12,7 @@ from benchmarks.machine import default_threads
 from benchmarks.opponents import MAIN_OPPONENT, OURS
 from benchmarks.options import MeasureOptions, check_among
 from benchmarks.results import Comparison, Skipped
-from benchmarks.session import Session, Side
+from benchmarks.runner import Runner, Side
 
 SIZES = {
     "T": (16, 64, 256, 1024),
@@ -23,7 +23,7 @@ SIZES = {
 """The values of each axis; those of threads are the powers of two up to the cores, and all of them."""
 
 QUICK_AXES = ("T",)
-QUICK_VALUES = 3
+QUICK_VALUES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +45,15 @@ class ScalingOptions(MeasureOptions):
         check_among("axes", self.axes, (*SIZES, "threads"))
         check_among("case", (self.case,), CASES)
 
-    def compare(self, session: Session) -> Iterator[Comparison | Skipped]:
+    def compare(self, runner: Runner) -> Iterator[Comparison | Skipped]:
         """Yield every comparison as soon as it is made."""
         base = CASES[self.case]
         for axis in self.axes or (QUICK_AXES if self.quick else (*SIZES, "threads")):
             values = thread_counts(default_threads()) if axis == "threads" else SIZES[axis]
             for value in values[:QUICK_VALUES] if self.quick else values:
                 case = base if axis == "threads" else with_size(base, axis, value)
-                threads = value if axis == "threads" else session.threads
-                yield session.race(
+                threads = value if axis == "threads" else runner.threads
+                yield runner.race(
                     case,
                     Side(OURS, threads),
                     Side(MAIN_OPPONENT, threads),

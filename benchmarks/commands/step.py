@@ -10,7 +10,7 @@ from benchmarks.cases import CASES
 from benchmarks.opponents import MAIN_OPPONENT, OPPONENTS, OURS
 from benchmarks.options import MeasureOptions, check_among
 from benchmarks.results import Comparison, Skipped
-from benchmarks.session import Session, Side
+from benchmarks.runner import Runner, Side
 
 QUICK_CASES = ("nano",)
 
@@ -35,12 +35,12 @@ class StepOptions(MeasureOptions):
         check_among("cases", self.cases, CASES)
         check_among("opponents", self.opponents, OPPONENTS)
 
-    def compare(self, session: Session) -> Iterator[Comparison | Skipped]:
+    def compare(self, runner: Runner) -> Iterator[Comparison | Skipped]:
         """Yield every comparison as soon as it is made."""
         cases = self.cases or (QUICK_CASES if self.quick else tuple(CASES))
         opponents = self.opponents or ((MAIN_OPPONENT,) if self.quick else tuple(OPPONENTS))
-        ours = Side(OURS, session.threads)
+        ours = Side(OURS, runner.threads)
         for case in cases:
             for opponent in opponents:
-                theirs = Side(opponent, session.threads)
-                yield session.race(CASES[case], ours, theirs, phase=self.phase)
+                theirs = Side(opponent, runner.threads)
+                yield runner.race(CASES[case], ours, theirs, phase=self.phase)

@@ -45,7 +45,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Session:
+class Runner:
     """What every subcommand works with.
 
     Args:
