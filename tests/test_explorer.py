@@ -48,13 +48,13 @@ def test_a_sentence_becomes_two_rows_and_their_targets() -> None:
     assert batch.vocabulary == ("the", "cat", "sat", ",", "dog")
     assert batch.tokens(batch.token_ids) == [["the", "cat"], ["sat", ","]]
     assert batch.tokens(batch.target_ids) == [["cat", "sat"], [",", "the"]]
-    assert (batch.unused, batch.unit) == (1, "word")
+    assert (batch.is_whole, batch.unit) == (False, "word")
 
 
 def test_too_few_words_become_characters() -> None:
     batch = read_sentence("hello")
     assert batch.tokens(batch.token_ids) == [["h", "e"], ["l", "l"]]
-    assert batch.unit == "character"
+    assert (batch.is_whole, batch.unit) == (True, "character")
 
 
 @pytest.mark.parametrize("text", ["", "a", "ab", "zzzz", " \n\t", "\ud800\ud801\ud802", "zz zz zz"])
@@ -446,6 +446,7 @@ def test_right_code_planted_as_a_mistake_changes_nothing() -> None:
 @pytest.mark.parametrize("text", [HOSTILE, LONGEST], ids=["hostile", "longest"])
 def test_any_sentence_makes_a_page_that_is_whole_and_small(text: str) -> None:
     experiment, page, html = page_of(text)
+    assert html.startswith("<!doctype html>")
     assert len(html.encode("utf-8")) < MOST_BYTES
     assert html.lower().count("<script") == html.lower().count("</script>") == 2
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)

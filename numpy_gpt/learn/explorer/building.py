@@ -60,9 +60,6 @@ class _Builder:
             loss=e.loss,
             loss_after=e.loss_after,
             even_guess=math.log(config.vocabulary_size),
-            norm=e.norm,
-            clip_norm=CLIP_NORM,
-            learning_rate=e.optimizer_before.learning_rate,
             has_torch=bool(self.torch),
             worst=self.worst,
             batch=self._batch(),
@@ -98,7 +95,7 @@ class _Builder:
         targets = self.store.tensor("targets", batch.target_ids, ("B", "T"))
         shown = self.store.tensor("probabilities", probabilities, ("B", "T", "V"))
         marked = dataclasses.replace(shown, mark=targets.array)
-        return BatchView(batch.unit, rows, batch.unused, marked)
+        return BatchView(batch.unit, rows, batch.is_whole, marked)
 
     # ---- steps --------------------------------------------------------------------------------------------
 
@@ -149,7 +146,7 @@ class _Builder:
         )
         nudges = tuple(
             nudge(self.experiment, call, name, (step.parameters.get(name) or (name,))[0])
-            for name in call.gradients
+            for name in sorted(call.gradients, key=lambda name: name not in step.parameters)  # weights first
         )
         first = next(iter(call.gradients.values()))
         return StepView(

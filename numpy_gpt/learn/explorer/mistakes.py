@@ -18,7 +18,7 @@ from numpy_gpt.learn.explorer.watching import Execution, copied
 from numpy_gpt.ops import Op, book
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.verify.bugs import CATALOGUE, RIGHT, Bug
-from numpy_gpt.verify.kill_matrix import PROPERTIES
+from numpy_gpt.verify.kill_matrix import PROPERTIES, weak
 from numpy_gpt.verify.measure import CANCELLED_SHARE, largest, relative_error
 
 NOTICED = 1e-9
@@ -207,6 +207,4 @@ def check_that_sees(bug: Bug) -> Check:
 
 def claims_of_weak_checks(bug: Bug) -> tuple[str, ...]:
     """Return what the weak checks claim that the bug passes."""
-    from numpy_gpt.verify.kill_matrix import weak
-
     return tuple(getattr(weak, name).claim for name in bug.fools)

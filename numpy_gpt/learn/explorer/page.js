@@ -152,7 +152,7 @@ function fill(within) {
     if (!place.closest("details:not([open])")) fillOne(place);
   }
   // What is wider than its place can be scrolled with the keyboard, and what is not is no stop on the way.
-  for (const place of within.querySelectorAll(".scroll, .formula, .sequence, .wrongline")) {
+  for (const place of within.querySelectorAll(".scroll, .formula, .wrongline")) {
     if (place.scrollWidth > place.clientWidth) place.tabIndex = 0;
   }
 }

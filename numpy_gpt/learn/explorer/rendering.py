@@ -27,7 +27,7 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    return environment.get_template("page.html.jinja").render(
+    html = environment.get_template("page.html.jinja").render(
         page=page,
         generator=GENERATOR,
         batch_shape=f"({len(page.batch.rows)}, {len(page.batch.rows[0])})",
@@ -39,6 +39,7 @@ def render(page: Page) -> str:
             "nudges": {step.key: [dataclasses.asdict(nudge) for nudge in step.nudges] for step in page.steps},
         },
     )
+    return html.lstrip()  # of the lines on which the template defines its macros
 
 
 def check_place(path: Path) -> None:

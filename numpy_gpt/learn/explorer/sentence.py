@@ -26,14 +26,14 @@ class Batch:
         vocabulary: the distinct tokens, in the order in which they occur; a token's id is its place here.
         token_ids: (B, T) ints, the sentence cut into rows as a text is for pre-training.
         target_ids: (B, T) ints, the token that follows each of them.
-        unused: how many tokens at the end of the sentence did not fit.
+        is_whole: whether the rows hold all of the text.
         unit: "word", or "character" where there are too few words.
     """
 
     vocabulary: tuple[str, ...]
     token_ids: Array
     target_ids: Array
-    unused: int
+    is_whole: bool
     unit: str
 
     @property
@@ -75,7 +75,7 @@ def read_sentence(text: str) -> Batch:
         vocabulary=vocabulary,
         token_ids=ids[:-1].reshape(BATCH_SIZE, num_tokens),
         target_ids=ids[1:].reshape(BATCH_SIZE, num_tokens),
-        unused=len(tokens) - used,
+        is_whole=len(tokens) == used,
         unit=unit,
     )
 

@@ -218,13 +218,13 @@ class BatchView:
     Attributes:
         unit: "word" or "character".
         rows: for each sequence, (token, id, next token, its id, its probability) at each position.
-        unused: tokens of the sentence that did not fit.
+        is_whole: whether the rows hold all of the text.
         probabilities: of every token at every position, with the one that came marked.
     """
 
     unit: str
     rows: tuple[tuple[tuple[str, int, str, int, float], ...], ...]
-    unused: int
+    is_whole: bool
     probabilities: Tensor
 
 
@@ -234,7 +234,7 @@ class Page:
 
     Attributes:
         sizes: each shape letter with its meaning and size.
-        num_parameters, steps_before, loss, loss_after, norm, learning_rate, clip_norm: of the step shown.
+        num_parameters, steps_before, loss, loss_after: of the model and the step shown.
         even_guess: the loss of a model that knows nothing.
         has_torch: whether torch's gradients are beside ours.
         worst: the largest error of each kind of comparison.
@@ -249,9 +249,6 @@ class Page:
     loss: float
     loss_after: float
     even_guess: float
-    norm: float
-    clip_norm: float
-    learning_rate: float
     has_torch: bool
     worst: dict[str, float]
     batch: BatchView
