@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import os
 import platform
 import subprocess
@@ -79,13 +78,6 @@ def quota() -> float | None:
     group = Path("/sys/fs/cgroup/cpu")  # version 1
     limits = [int(line) for name in ("quota", "period") for line in _lines(group / f"cpu.cfs_{name}_us")]
     return limits[0] / limits[1] if len(limits) == 2 and limits[0] > 0 else None
-
-
-def default_threads() -> int:
-    """Return how many threads every contestant gets: the usable cores, or the quota where it is less."""
-    granted = quota()
-    cores = len(usable_cores())
-    return cores if granted is None else max(1, min(cores, math.floor(granted)))
 
 
 def memory_bytes() -> int | None:

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.machine import default_threads, usable_processors
+from benchmarks.machine import usable_processors
 from benchmarks.results import Comparison, Skipped
 from benchmarks.runner import FULL, QUICK, Plan, Runner
+from numpy_gpt.parallel import default_threads
 
 
 def check_among(option: str, given: Iterable[str], known: Collection[str]) -> None:

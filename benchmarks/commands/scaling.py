@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.cases import CASES, Case
-from benchmarks.machine import default_threads
 from benchmarks.opponents import MAIN_OPPONENT, OURS
 from benchmarks.options import MeasureOptions, check_among
 from benchmarks.results import Comparison, Skipped
 from benchmarks.runner import Runner, Side
+from numpy_gpt.parallel import default_threads
 
 SIZES = {
     "T": (16, 64, 256, 1024),
