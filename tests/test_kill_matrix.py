@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from numpy_gpt.kernels import fast
 from numpy_gpt.verify.bugs import CATALOGUE, RIGHT, Bug, Subject
 from numpy_gpt.verify.kill_matrix import PROPERTIES, Cell, KillMatrix, kill_matrix
 from numpy_gpt.verify.kill_matrix.data import batches_are_pure, windows_are_aligned
-from numpy_gpt.verify.kill_matrix.property import looks_at
+from numpy_gpt.verify.kill_matrix.property import Property, looks_at
 
 BY_NAME = {bug.name: bug for bug in CATALOGUE}
 NO_BUG: Bug = dataclasses.replace(CATALOGUE[0], name="no-bug", subject=RIGHT)
@@ -35,6 +36,13 @@ def test_right_code_survives(matrix: KillMatrix) -> None:
     assert [cell.evidence for cell in matrix.on_right_code] == [None] * len(PROPERTIES)
     assert matrix.right_code_survives
     assert matrix.passed
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in PROPERTIES if "ops" in rule.looks_at], ids=lambda rule: rule.name
+)
+def test_the_kernels_survive_too(rule: Property) -> None:
+    assert [rule.check(RIGHT._replace(ops=fast), seed) for seed in range(3)] == [None] * 3
 
 
 @pytest.mark.slow
