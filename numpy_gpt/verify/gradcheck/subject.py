@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -96,35 +95,38 @@ class Subject:
         }
         floor = max(1e-3 * max(scaled.values(), default=0.0), 1e-6 * outputs)
         return {
-            i: max(max(size, floor) / typical_size(self.inputs[i]), self.rounding[i] / ROUNDING)
+            i: max(
+                max(size, floor) / typical_size(self.inputs[i]), float(np.max(self.rounding[i])) / ROUNDING
+            )
             for i, size in scaled.items()
         }
 
     @cached_property
-    def rounding(self) -> dict[int, float]:
-        """Per input how far its gradient is off by rounding.
+    def rounding(self) -> dict[int, Array]:
+        """Per input how far its gradient is off by rounding, for each upstream gradient (K,).
 
         That is what nudging the inputs changes, and scaling the upstream gradient and the answer back again;
         but no more than 1000 eps of the upstream gradient, lest a backward that answers at random excuse
         itself. Nor is it less than what rounding in forward amounts to: where the outputs are nothing else,
         gradients are not.
         """
-        gaps = dict.fromkeys(self.tensors, 0.0)
-        trials = product(zip(self.upstreams[:2], self.claims, strict=False), FACTORS)
-        for inputs, ((upstream, claims), factor) in zip(nudged(self.inputs), trials, strict=False):
-            try:
-                scaled = self.answer(inputs, factor * upstream)[1]
-            except (OperationRaisedError, ValueError) as error:
-                self.excuse(error)
-                break
-            for i in self.tensors:
-                claim, other = claims[i], scaled[i]
-                if claim is not None and other is not None and claim.shape == other.shape:
-                    gaps[i] = max(gaps[i], largest(other / factor - claim))
-        most = 1000 * EPS * largest(self.upstreams[0])
-        least = largest(self.upstreams * self.response)
+        gaps = {i: np.zeros(len(self.upstreams)) for i in self.tensors}
+        for k, (upstream, claims) in enumerate(zip(self.upstreams, self.claims, strict=True)):
+            for inputs, factor in zip(nudged(self.inputs), FACTORS, strict=False):
+                try:
+                    scaled = self.answer(inputs, factor * upstream)[1]
+                except (OperationRaisedError, ValueError) as error:
+                    self.excuse(error)
+                    break
+                for i in self.tensors:
+                    claim, other = claims[i], scaled[i]
+                    if claim is not None and other is not None and claim.shape == other.shape:
+                        gaps[i][k] = max(gaps[i][k], largest(other / factor - claim))
+        most = 1000 * EPS * np.max(np.abs(self.upstreams), axis=1, initial=0.0)
+        least = 16 * np.max(np.abs(self.upstreams * self.response), axis=1, initial=0.0)
         return {
-            i: 16 * max(min(gap, most / 16), least / typical_size(self.inputs[i])) for i, gap in gaps.items()
+            i: np.maximum(np.minimum(16 * gap, most), least / typical_size(self.inputs[i]))
+            for i, gap in gaps.items()
         }
 
     @cached_property
