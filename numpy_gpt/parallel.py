@@ -98,6 +98,9 @@ def share(function: Callable[[int, int], Any], count: int, *, cost: float) -> No
     """
     team = current_team()
     parts = max(1, min(team.size, count, int(count * cost / team.worth_a_thread)))
+    if parts == 1:
+        function(0, count)
+        return
     edges = [count * part // parts for part in range(parts + 1)]
     team.run([functools.partial(function, *span) for span in itertools.pairwise(edges)])
 

@@ -21,7 +21,7 @@ from numpy_gpt.arrays import Array, deliver
 from numpy_gpt.kernels.workspace import empty
 from numpy_gpt.ops import gelu as book
 from numpy_gpt.ops.gelu import CUBIC, SATURATED, SQRT_2_OVER_PI
-from numpy_gpt.parallel import share_chunks
+from numpy_gpt.parallel import share, share_chunks
 
 
 class GeluSaved(NamedTuple):
@@ -70,7 +70,5 @@ def gelu_backward(
     (d_x,) = out or (None,)
     d_flat, slope = d_y.reshape(-1), saved.slope.reshape(-1)  # (n,) each
     d_input = empty(slope.shape, slope.dtype)  # (n,)
-    share_chunks(
-        lambda part: np.multiply(d_flat[part], slope[part], out=d_input[part]), slope.size, slope.itemsize
-    )
+    share(lambda i, j: np.multiply(d_flat[i:j], slope[i:j], out=d_input[i:j]), slope.size, cost=1)
     return (deliver(d_input.reshape(d_y.shape), d_x),)

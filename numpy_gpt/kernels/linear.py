@@ -12,7 +12,7 @@ from numpy_gpt.arrays import Array, deliver
 from numpy_gpt.kernels.products import column_sums, product
 from numpy_gpt.kernels.workspace import empty
 from numpy_gpt.ops.linear import LinearSaved
-from numpy_gpt.parallel import share_chunks
+from numpy_gpt.parallel import share
 
 
 def linear_forward(x: Array, weight: Array, bias: Array | None) -> tuple[Array, LinearSaved]:
@@ -21,7 +21,7 @@ def linear_forward(x: Array, weight: Array, bias: Array | None) -> tuple[Array, 
     y = empty((len(rows), len(weight)), np.result_type(x, weight))  # (N, out)
     product(rows, weight.T, out=y)
     if bias is not None:
-        share_chunks(lambda part: np.add(y[part], bias, out=y[part]), len(y), y.itemsize * len(bias))
+        share(lambda i, j: np.add(y[i:j], bias, out=y[i:j]), len(y), cost=len(bias))
     return y.reshape(*x.shape[:-1], len(weight)), LinearSaved(x, weight, bias is not None)
 
 

@@ -93,7 +93,7 @@ class AdamW:
         beta1, beta2 = self.betas
         self.steps_taken += 1
         correction1 = 1 - beta1**self.steps_taken
-        correction2 = 1 - beta2**self.steps_taken
+        root2 = math.sqrt(1 - beta2**self.steps_taken)  # of v's correction
         vectors = (self.parameters.flat, gradients.flat, self.first_moment.flat, self.second_moment.flat)
         matrices_end = self.parameters.matrices.size  # vectors, which do not decay, stand after them
 
@@ -101,16 +101,19 @@ class AdamW:
             """Do all of the step for some of the numbers, so that each is fetched from memory once."""
             theta, g, m, v = (vector[part] for vector in vectors)
             theta[: max(0, matrices_end - part.start)] *= 1 - rate * self.weight_decay
+            work = g * (1 - beta1)
             m *= beta1
-            m += (1 - beta1) * g
+            m += work
+            np.multiply(g, g, out=work)
+            work *= 1 - beta2
             v *= beta2
-            v += (1 - beta2) * (g * g)
-            denominator = np.sqrt(v)
-            denominator /= math.sqrt(correction2)
-            denominator += self.eps
-            step = np.divide(m, denominator, out=denominator)  # m̂ / (√v̂ + ε), but for m's correction
-            step *= rate / correction1
-            theta -= step
+            v += work
+            # m̂ / (√v̂ + ε) with both corrections taken out of the array: √c₂ (m / c₁) / (√v + ε √c₂)
+            np.sqrt(v, out=work)
+            work += self.eps * root2
+            np.divide(m, work, out=work)
+            work *= rate * root2 / correction1
+            theta -= work
 
         with Team(self.threads).at_work():
             share_chunks(update, self.parameters.flat.size, self.parameters.flat.itemsize)
