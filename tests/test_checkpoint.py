@@ -12,12 +12,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import safetensors.torch
 import tiktoken
 import torch
@@ -152,6 +154,36 @@ def test_a_later_checkpoint_takes_the_place_of_an_earlier_one(earlier: Path) -> 
     ng.save_checkpoint(earlier, ng.GPT(CONFIG, seed=2), step=2)
     assert list(earlier.parent.iterdir()) == [earlier]
     assert ng.load_checkpoint(earlier).step == 2
+
+
+@given(dtype=DTYPES, with_optimizer=st.booleans())
+def test_safetensors_reads_what_is_written_here(dtype: type, with_optimizer: bool) -> None:
+    model = ng.GPT(CONFIG, dtype=dtype)
+    optimizer = ng.AdamW(model.parameters) if with_optimizer else None
+    with folder() as place:
+        ng.save_checkpoint(place / "a", model, optimizer=optimizer, metadata={"text": "na\u00efve \ud800"})
+        contents = (place / "a").read_bytes()
+        found = safetensors.numpy.load_file(place / "a")
+    expected = dict(model.named_parameters())
+    if optimizer is not None:
+        expected |= {f"optimizer.{name}": array for name, array in optimizer.state_dict().items()}
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert_same_bits(found[name], array, name)
+    assert (8 + struct.unpack("<Q", contents[:8])[0]) % 8 == 0  # numbers may be mapped as they lie
+
+
+def test_saving_takes_no_memory_for_another_copy(tmp_path: Path) -> None:
+    model = ng.GPT(ng.GPTConfig(300, 5, embedding_dim=256, num_heads=2, num_layers=2))
+    optimizer = ng.AdamW(model.parameters)
+    tracemalloc.start()
+    try:
+        ng.save_checkpoint(tmp_path / "a.safetensors", model, optimizer=optimizer)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "a.safetensors").stat().st_size > 3 * model.parameters.flat.nbytes
+    assert peak < model.parameters.flat.nbytes / 10
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint(earlier: Path) -> None:

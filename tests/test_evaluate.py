@@ -105,6 +105,32 @@ def test_the_command_prints_loss_perplexity_and_bits(
     assert losses[0] != losses[1]
 
 
+def test_a_perplexity_beyond_all_numbers_is_infinite(
+    model: ng.GPT, checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sure = ng.GPT(model.config, dtype=np.float64)
+    sure.parameters.flat[:] = model.parameters.flat * 1e3
+    ng.save_checkpoint(checkpoint, sure, tokenizer=bytes_tokenizer())
+    assert outcome("evaluate", "--checkpoint", checkpoint, "--text", "text.txt") == 0
+    printed = capsys.readouterr().out
+    assert "perplexity inf\n" in printed
+    found = LAST_LINE.fullmatch(printed.splitlines()[-1])
+    assert found
+    assert 709 < float(found[1]) < math.inf
+
+
+@pytest.mark.parametrize("weight", [math.nan, 3e38])
+def test_a_loss_that_is_not_finite_is_said_in_one_line(
+    model: ng.GPT, checkpoint: str, weight: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ruined = ng.GPT(model.config)
+    ruined.parameters.flat[:] = weight
+    ng.save_checkpoint(checkpoint, ruined, tokenizer=bytes_tokenizer())
+    assert outcome("evaluate", "--checkpoint", checkpoint, "--text", "text.txt") == 1
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "numpy-gpt: the model's loss on text.txt is not finite\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "fault"),
     [

@@ -77,6 +77,43 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert len(message.splitlines()) == 1
 
 
+def test_heads_that_weights_do_not_show_are_asked_for(
+    model: ng.GPT, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export_pretrained("exported", model)
+    Path("exported/config.json").unlink()
+    bare = ("import", "--weights", "exported/model.safetensors", "--out", "new.safetensors")
+    assert outcome(*bare) == 1
+    message = capsys.readouterr().err
+    assert "--num-heads" in message
+    assert len(message.splitlines()) == 1
+    assert not Path("new.safetensors").exists()
+    assert outcome(*bare, "--num-heads", "4") == 0
+    assert ng.load_checkpoint("new.safetensors").model.config.num_heads == 4
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+@pytest.mark.parametrize(
+    "given", [("--tokenizer", "bytes"), ("--tokenizer", "bpe"), ("--vocabulary-size", "300")]
+)
+def test_a_tokenizer_that_a_folder_was_not_prepared_with_is_wrong_usage(
+    folder: Path, tokenizer: str, given: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_words(folder)
+    assert outcome("prepare", "--text", "words.txt", "--tokenizer", tokenizer, "--out", "prepared") == 0
+    capsys.readouterr()
+    shape = ("--num-layers", "1", "--max-sequence-length", "12", "--steps", "1", "--out", "run")
+    code = outcome("train", "--text", "prepared", *shape, *given)
+    message = capsys.readouterr().err
+    if given == ("--tokenizer", tokenizer):
+        assert (code, message) == (0, "")
+        return
+    assert code == 2
+    assert "prepared was prepared with" in message
+    assert len(message.splitlines()) == 1
+    assert not Path("run").exists()
+
+
 def test_a_prepared_corpus_trains_as_its_text_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_words(folder)
     assert outcome("prepare", "--text", "words.txt", "--tokenizer", "bytes", "--out", "prepared") == 0

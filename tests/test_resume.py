@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import shutil
 import signal
@@ -17,6 +18,7 @@ import pytest
 from safetensors import safe_open
 
 import numpy_gpt as ng
+from numpy_gpt.config import TrainConfig
 from tests.test_cli import COMMAND, ENVIRONMENT, LAST_LINE, TINY, outcome, run, write_words
 
 STEPS = ("--steps", "14", "--seed", "3")
@@ -115,6 +117,64 @@ def test_a_setting_that_changes_the_result_is_refused_by_name(
     assert changed[0] in message
     assert len(message.splitlines()) == 1
     assert (words / "parts/last.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [("--tokenizer", "bytes"), ("--vocabulary-size", "280"), ("--preset", "small"), ("--num-heads", "4")],
+)
+def test_a_setting_that_was_left_open_is_refused_by_name(
+    words: Path, changed: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ("--max-sequence-length", "12", "--embedding-dim", "8", "--num-layers", "1")
+    arguments = ("--text", "words.txt", "--batch-size", "3", "--vocabulary-size", "270", *shape, *STEPS)
+    assert outcome("train", *arguments, "--stop-after", "1", "--num-heads", "2", "--out", "parts") == 0
+    capsys.readouterr()
+    open_again = ("train", "--resume", "parts/last.safetensors", "--out", "branch", "--stop-after", "2")
+    code = outcome(*open_again, *changed)
+    message = capsys.readouterr().err
+    if changed[0] == "--preset":  # all that it would bring is given already
+        assert (code, message) == (0, "")
+        return
+    assert code == 2
+    assert changed[0] in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "spelled_out",
+    [
+        ("--tokenizer", "bpe"),
+        ("--vocabulary-size", "1024"),
+        ("--num-layers", "2"),
+        ("--num-heads", "4"),
+        ("--embedding-dim", "128"),
+        ("--max-sequence-length", "64"),
+        ("--activation", "gelu_tanh"),
+        ("--preset", "nano", "--num-layers", "2"),
+        ("--dtype", "float32"),
+    ],
+)
+def test_what_stands_in_for_an_open_setting_may_be_said(spelled_out: tuple[str, ...]) -> None:
+    saved = TrainConfig().with_tokenizer("bpe", 1024)
+    values = {
+        flag.removeprefix("--").replace("-", "_"): int(value) if value.isdigit() else value
+        for flag, value in zip(spelled_out[::2], spelled_out[1::2], strict=True)
+    }
+    assert dataclasses.replace(saved, **values).changes_from(saved) == []
+    assert dataclasses.replace(saved, **values).changes_from(TrainConfig()) == []
+
+
+@pytest.mark.parametrize("same", [("--tokenizer", "bytes"), ("--vocabulary-size", "257"), ()])
+def test_a_run_on_prepared_text_knows_its_tokenizer(words: Path, same: tuple[str, ...]) -> None:
+    assert outcome("prepare", "--text", "words.txt", "--tokenizer", "bytes", "--out", "prepared") == 0
+    from_prepared = ["prepared" if argument == "words.txt" else argument for argument in TINY]
+    at = from_prepared.index("--tokenizer")
+    del from_prepared[at : at + 2]  # it is the folder's
+    assert outcome("train", *from_prepared, *STEPS, "--stop-after", "2", "--out", "parts") == 0
+    resume = ("train", "--resume", "parts/last.safetensors", "--stop-after", "3")
+    assert outcome(*resume, "--tokenizer", "bpe") == 2
+    assert outcome(*resume, *same) == 0
 
 
 def test_settings_that_change_nothing_may_be_given(words: Path, whole: Path) -> None:

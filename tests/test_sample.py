@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,44 @@ def test_the_likeliest_next_tokens_are_listed_at_every_position(
         ]
         assert -1 not in places
         assert places == sorted(places)
+
+
+@pytest.mark.parametrize("top", ["20", "257", "258", "1000000000000"])
+def test_a_list_is_as_wide_as_it_needs_to_be(
+    checkpoint: tuple[str, str], top: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome("sample", *checkpoint, "--prompt", "ab", "--top", top) == 0
+    printed = capsys.readouterr().out
+    assert "\u2026" not in printed, "something was cut off"
+    for line in printed.splitlines()[-2:]:
+        # One chance for every token listed, and in the first line one for the token that came.
+        assert len(re.findall(r" \d+\.\d%", line)) == min(int(top), 257) + line.startswith("'a'")
+
+
+@pytest.mark.parametrize("prompt", [("--prompt", ""), ("--prompt-file", "empty.txt")])
+def test_an_empty_prompt_lists_what_may_begin_a_text(
+    checkpoint: tuple[str, str], prompt: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("empty.txt").touch()
+    assert outcome("sample", *checkpoint, *prompt, "--top", "2") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("'<|endoftext|>'")
+
+
+def test_two_prompts_are_refused(checkpoint: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("prompt.txt").write_text("one")
+    assert outcome("sample", *checkpoint, "--prompt", "two", "--prompt-file", "prompt.txt") == 2
+    assert "prompt_file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("top", [(), ("--top", "2")])
+def test_a_model_of_nothing_finite_is_said_in_one_line(
+    model: ng.GPT, checkpoint: tuple[str, str], top: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ruined = ng.GPT(model.config)
+    ruined.parameters.flat[:] = 3e38  # whatever it is multiplied with overflows, and NumPy would warn
+    ng.save_checkpoint("model.safetensors", ruined, tokenizer=bytes_tokenizer())
+    assert outcome("sample", *checkpoint, "--prompt", "a", *top) == 1
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("top", ["0", "-1"])
