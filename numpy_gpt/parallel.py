@@ -116,7 +116,9 @@ def share_chunks(function: Callable[[slice], Any], count: int, item_bytes: int) 
         count: of items, rows for instance.
         item_bytes: the size of one item.
     """
-    chunk_bytes = current_team().cache_bytes // 8  # for the four to six arrays that are in play at once
+    # Four to six arrays are in play at once, which speaks for smaller chunks; but after every pass over one a
+    # thread may have to wait for Python's lock, and on shorter passes two threads are slower than one.
+    chunk_bytes = current_team().cache_bytes // 2
     step = max(1, chunk_bytes // max(item_bytes, 1))
 
     def span(first: int, last: int) -> None:
