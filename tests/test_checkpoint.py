@@ -455,6 +455,14 @@ def test_a_tensor_of_another_name_is_refused(name: str) -> None:
     assert_refused(parts.join())
 
 
+def test_a_small_file_makes_no_large_model() -> None:
+    parts = Parts(WHOLE)
+    parts.document["config"]["num_layers"] = 4000
+    for i in range(4000):
+        parts.header[f"{i}"] = {"dtype": "F32", "shape": [0], "data_offsets": [len(parts.numbers)] * 2}
+    assert_refused(parts.join())
+
+
 def test_steps_taken_cannot_be_negative() -> None:
     parts = Parts(WHOLE)
     (name,) = (name for name in parts.header if name.endswith("steps_taken"))

@@ -25,11 +25,22 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="pipes, signals and moun
 
 NEVER_FLUSHED = """
 import os, sys, time
-os.fsync = lambda descriptor: time.sleep(60)
+
+def fsync(descriptor):
+    print("writing", flush=True)
+    os.unlink = slow_unlink
+    time.sleep(60)
+
+def slow_unlink(*arguments, **options):
+    print("tidying", flush=True)
+    time.sleep(0.2)
+    unlink(*arguments, **options)
+
+unlink, os.fsync = os.unlink, fsync
 from numpy_gpt.__main__ import main
 sys.exit(main())
 """
-"""The command, on a disk that takes its time: all is written aside, and nothing has its name."""
+"""The command, on a disk that takes its time: something is written aside, and nothing has its name."""
 
 COMMANDS = {
     "prepare": ["prepare", "--text", "words.txt", "--tokenizer", "bytes", "--out", "new/prepared"],
@@ -100,8 +111,11 @@ SIGNALS = pytest.mark.parametrize(
 
 
 def assert_interrupted(process: subprocess.Popen[str], signals: list[int], exit_code: int) -> None:
-    """Send the signals, the second as soon as possible after the first."""
-    for number in signals:
+    """Send the signals, the second when the command has begun to tidy up, or has done so."""
+    assert process.stdout is not None
+    process.send_signal(signals[0])
+    for number in signals[1:]:
+        process.stdout.readline()
         process.send_signal(number)
     _, complaint = process.communicate(timeout=60)
     assert (process.returncode, complaint) == (exit_code, "numpy-gpt: interrupted\n")
@@ -114,7 +128,9 @@ def test_an_interrupted_writer_leaves_nothing(
 ) -> None:
     before = everything_in(folder)
     with started(COMMANDS[name], folder, [sys.executable, "-c", NEVER_FLUSHED]) as process:
-        wait_for(process, lambda: any(path.endswith(".tmp") for path in everything_in(folder)))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        assert any(path.endswith(".tmp") for path in everything_in(folder)), "nothing is aside"
         assert_interrupted(process, signals, exit_code)
     assert everything_in(folder) == before
 

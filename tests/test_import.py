@@ -447,6 +447,44 @@ def test_a_header_that_is_no_table_is_refused(header: bytes) -> None:
     assert isinstance(outcome(pack(header)), str)
 
 
+@given(tail=st.binary(min_size=1, max_size=99))
+def test_a_file_with_something_behind_it_is_refused(tail: bytes) -> None:
+    assert isinstance(outcome(WHOLE + tail), str)
+
+
+def test_a_name_that_occurs_twice_is_refused() -> None:
+    header, numbers = WHOLE[8 : 8 + HEADER_LENGTH].rstrip(), WHOLE[8 + HEADER_LENGTH :]
+    entry = json.dumps(json.loads(header)["ln_f.bias"])
+    doubled = header[:-1] + f', "ln_f.bias": {entry}}}'.encode()
+    refusal = outcome(pack(doubled, numbers))
+    assert isinstance(refusal, str)
+    assert "occurs twice" in refusal
+
+
+def test_numbers_are_no_two_tensors_and_nobodys() -> None:
+    header, numbers = json.loads(WHOLE[8 : 8 + HEADER_LENGTH]), WHOLE[8 + HEADER_LENGTH :]
+    shared = header | {"ln_f.bias": header["ln_f.weight"]}
+    nobodys = {name: entry for name, entry in header.items() if name != "ln_f.bias"}
+    for changed in (shared, nobodys):
+        refusal = outcome(pack(changed, numbers))
+        assert isinstance(refusal, str)
+        assert "what comes before it ends at" in refusal or "its numbers at" in refusal
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_a_small_file_makes_no_large_model(share: bool) -> None:
+    header, numbers = json.loads(WHOLE[8 : 8 + HEADER_LENGTH]), WHOLE[8 + HEADER_LENGTH :]
+    last = {name: entry for name, entry in header.items() if name.startswith("h.1.")}
+    for i in range(2, 2000):
+        if share:  # all layers of the same numbers
+            header |= {name.replace("h.1.", f"h.{i}."): entry for name, entry in last.items()}
+        else:  # nothing but the name of a layer
+            header[f"h.{i}."] = {"dtype": "F32", "shape": [0], "data_offsets": [len(numbers)] * 2}
+    allowed = 20 * len(json.dumps(header))
+    refusal = outcome_of(partial(load_pretrained, num_heads=3), pack(header, numbers), memory_allowed=allowed)
+    assert isinstance(refusal, str)
+
+
 ENTRIES = [
     *({"dtype": value} for value in ("F16", "F64", "I32", "BOOL", "F8_E4M3", "object", 7, None, [])),
     *(

@@ -96,12 +96,32 @@ def _tensors_of_file(path: Path) -> dict[str, StoredTensor]:
         tensors = {}
         for name, entry in header.items():
             tensors[name] = _stored_tensor(path, name, entry, numbers_start, size)
+        _check_layout(header, size - numbers_start)
         return tensors
 
 
+def _check_layout(header: dict[str, Any], num_bytes: int) -> None:
+    """Make sure that the tensors lie one after the other: no byte is read twice, none is left over."""
+    end = 0
+    for name, (start, stop) in sorted(
+        ((name, entry["data_offsets"]) for name, entry in header.items()), key=lambda place: place[1]
+    ):
+        if start != end:
+            raise ValueError(f"{name} begins at {start}, but what comes before it ends at {end}")
+        end = stop
+    if end != num_bytes:
+        raise ValueError(f"its tensors end at {end}, but its numbers at {num_bytes}")
+
+
 def _table(text: bytes) -> dict[str, Any]:
+    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a name occurs twice in one table")
+        return found
+
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=without_repeats)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"its JSON is broken: {error}") from None
     if not isinstance(document, dict):

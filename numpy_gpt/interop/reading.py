@@ -14,6 +14,7 @@ from numpy_gpt.arrays import Array
 from numpy_gpt.config import GPTConfig
 from numpy_gpt.interop.files import FLOATS, StoredTensor, faults_of, find_tensors
 from numpy_gpt.interop.names import (
+    BLOCK_LAYERS,
     FIRST_QKV,
     HEAD,
     POSITIONS,
@@ -109,6 +110,8 @@ def _sizes(tensors: Mapping[str, StoredTensor]) -> dict[str, int]:
             raise ValueError(f"{name} has shape {tensors[name].shape}, which is no matrix")
     vocabulary_size, width = tensors[TOKENS].shape
     layers = {match[1] for match in map(_LAYER.match, tensors) if match}
+    if len(layers) * len(BLOCK_LAYERS) > len(tensors):  # before a hostile number of layers is spelled out
+        raise ValueError(f"holds parts of {len(layers)} layers, but only {len(tensors)} tensors")
     return {
         "vocab_size": vocabulary_size,
         "n_positions": tensors[POSITIONS].shape[0],
