@@ -435,6 +435,8 @@ def _complain(error: object, exit_code: int) -> int:
         reason = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     elif isinstance(error, MemoryError):
         reason = f"not enough memory: {error}"
+    elif isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        reason = "this needs torch: pip install 'numpy-gpt[torch]'"
     say_on_standard_error(f"numpy-gpt: {' '.join(reason.split())}")
     return exit_code
 

@@ -368,6 +368,14 @@ def test_without_torch_there_are_finite_differences_and_it_says_so(tmp_path: Pat
     assert re.search(r"finite differences.* PyTorch is not installed", process.stdout)
 
 
+@pytest.mark.parametrize("flags", [("--train-steps", "2"), ("--precision",)])
+def test_what_needs_torch_says_how_to_install_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    without_torch = [sys.executable, "-c", WITHOUT_TORCH]
+    process = run("verify", *SMALL, *flags, folder=tmp_path, command=without_torch)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert re.fullmatch(r"numpy-gpt: .*pip install .*torch.*\n", process.stderr)
+
+
 def test_verification_of_wrong_code_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -495,6 +503,19 @@ def test_a_checkpoint_without_a_tokenizer_exits_with_1(
 def test_nothing_to_sample_exits_with_1(words: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome("sample") == 1
     assert_one_line(capsys, "best.safetensors", "--checkpoint")
+
+
+def test_gpt2s_tokenizer_without_files_and_network_exits_with_1(words: Path) -> None:
+    nowhere = "http://127.0.0.1:9"  # the port that discards, where nobody listens
+    process = run(
+        *("train", *TINY, "--tokenizer", "gpt2", "--out", "out"),
+        folder=words,
+        TIKTOKEN_CACHE_DIR=str(words / "cache"),
+        **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), nowhere),
+    )
+    assert process.returncode == 1
+    assert re.fullmatch(r"numpy-gpt: .*TIKTOKEN_CACHE_DIR.*--tokenizer bpe\n", process.stderr)
+    assert not (words / "out").exists()
 
 
 def test_a_folder_that_cannot_be_made_exits_with_1(words: Path, capsys: pytest.CaptureFixture[str]) -> None:
