@@ -282,8 +282,9 @@ class GPT:
         target_ids = check_target_ids(target_ids, token_ids.shape, config.vocabulary_size)
         if divisor is None:
             divisor = max(1, int(np.sum(target_ids != IGNORED_TARGET)))
-        tuned, gradient_bytes = self._is_tuned, self.parameters.flat.nbytes
-        shards = num_shards(len(token_ids), self.threads, gradient_bytes) if tuned else 1
+        parameters, team = self.parameters.flat, self._team
+        worthwhile = self._is_tuned and token_ids.size * parameters.size >= 16 * team.worth_a_thread
+        shards = num_shards(len(token_ids), team.size, parameters.nbytes) if worthwhile else 1
 
         def with_workspace(*shard: Any) -> Result:
             # Nothing but gradients and losses outlives a shard, so its memory serves the next call too.
@@ -318,7 +319,7 @@ class GPT:
         table = self.parameters.embedding.token_embedding.weight  # (V, C)
         position = self.parameters.embedding.position_embedding.weight  # (max_sequence_length, C)
         used_ids: Array | slice = slice(None)
-        if keep and self.config.tie_weights:
+        if keep and self.config.tie_weights and self._is_tuned:
             # One matrix, used twice: with a small table of just the rows looked up, their gradient can be
             # added to the head's without going through all the others.
             token_ids = check_token_ids(token_ids, len(table), len(position))  # (B, T)
@@ -348,7 +349,7 @@ class GPT:
         d_token = gradients.embedding.token_embedding.weight  # (V, C)
         d_position = gradients.embedding.position_embedding.weight  # (max_sequence_length, C)
         if self.config.tie_weights:
-            # The head's part already stands in d_token, and the lookup's is added to the rows it read.
+            # The head's part already stands in d_token, and the lookup's is added to the rows it is about.
             _, d_lookup, _ = self.ops.embedding.backward(d_x, saved.embedding, out=(None, None, d_position))
             d_token[saved.used_ids] += d_lookup  # (U, C)
         else:

@@ -10,11 +10,10 @@ numbers where it can, here with e for the exponentials:
 
     weights_tu = e_tu / z_t        e_tu = exp(s_tu - m_t)      m_t = max_u s_tu      z_t = Σ_u e_tu
     context_t = (Σ_u e_tu v_u) / z_t                           the division after the sum
-    Σ_u d_weights_tu weights_tu = d_context_t · context_t      the softmax's row term
     d_v_u = Σ_t e_tu (d_context_t / z_t)                       one division of d_context serves d_scores too
 
 Source
-    Dao et al. 2022, "FlashAttention", section 3.1 and appendix B.4, for the tiles and the row term.
+    Dao et al. 2022, "FlashAttention", section 3.1, for the tiles.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class AttentionSaved(NamedTuple):
     queries: Array  # (B, H, Tq, D): views of forward's arrays
     keys: Array  # (B, H, Tk, D)
     values: Array  # (B, H, Tk, D)
-    context: Array  # (B, H, Tq, D): for the softmax's row term
     largest: Array  # (B, H, 1, Tq): m
     sums: Array  # (B, H, 1, Tq): z; with m, what makes the weights again
 
@@ -62,20 +60,20 @@ def attention_forward(
             np.max(tile, axis=-2, keepdims=True, out=m)
             tile -= m
             np.exp(tile, out=tile)
-            np.matmul(np.ones((1, num_keys), tile.dtype), tile, out=z)
+            z[...] = _column_sums(tile)
             block = mixed[part][..., rows, :]  # (b, h, n, D)
             np.matmul(tile.swapaxes(-2, -1), v[part][..., :num_keys, :], out=block)
             block /= z.swapaxes(-2, -1)
 
     _for_each_part(attend, q, k)
-    return context, AttentionSaved(q, k, v, mixed, largest, sums)
+    return context, AttentionSaved(q, k, v, largest, sums)
 
 
 def attention_backward(
     d_context: Array, saved: AttentionSaved, *, out: tuple[Array | None, ...] | None = None
 ) -> tuple[Array, Array, Array]:
     """Return (d_queries (B, Tq, C), d_keys (B, Tk, C), d_values (B, Tk, C))."""
-    q, k, v, context, largest, sums = saved
+    q, k, v, largest, sums = saved
     B, H, _, D = q.shape
     d_queries, d_keys, d_values = (
         empty((B, array.shape[2], H * D), array.dtype) if place is None else place
@@ -98,10 +96,10 @@ def attention_backward(
             d_block = d_mixed[part][..., rows, :] / z.swapaxes(-2, -1)  # (b, h, n, D)
             _write_or_add(e, d_block, d_v[part])
             # e / z = softmax(scores); scores = k @ (q / √D)ᵀ, whose √D is divided by here already
-            row_terms = np.vecdot(d_block, context[part][..., rows, :])[..., None, :] * scale  # (b, h, 1, n)
             d_scores = _tile(v_part[..., :num_keys, :], _columns(d_block, scale))  # (b, h, u, n)
-            d_scores -= row_terms
             d_scores *= e
+            e *= _column_sums(d_scores) / z  # the row term
+            d_scores -= e
             np.matmul(d_scores.swapaxes(-2, -1), past_k, out=d_q[part][..., rows, :])
             _write_or_add(d_scores, q_block, d_k[part])
 
@@ -133,6 +131,12 @@ def _tile(rows: Array, columns: Array) -> Array:
     """Return rows (b, h, u, D) @ columns (b, h, D, n) in memory that is used again."""
     tile = empty((*rows.shape[:-1], columns.shape[-1]), rows.dtype)  # (b, h, u, n)
     return np.matmul(rows, columns, out=tile)
+
+
+def _column_sums(tile: Array) -> Array:
+    """Return the sums over the keys (b, h, 1, n), as a product with ones, which runs in BLAS."""
+    sums: Array = np.matmul(np.ones((1, tile.shape[-2]), tile.dtype), tile)  # (b, h, 1, n)
+    return sums
 
 
 def _columns(rows: Array, scale: float) -> Array:

@@ -70,8 +70,7 @@ class HeadPartLost(GPTInParts):
     def _embedding_backward(self, d_x: Array, saved: TrunkSaved, gradients: Parameters) -> None:
         _, d_token, d_position = self.ops.embedding.backward(d_x, saved.embedding)
         gradients.embedding.position_embedding.weight[...] = d_position
-        gradients.embedding.token_embedding.weight[...] = 0
-        gradients.embedding.token_embedding.weight[saved.used_ids] = d_token
+        gradients.embedding.token_embedding.weight[...] = d_token
 
 
 class LookupPartLost(GPTInParts):
