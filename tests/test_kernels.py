@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import numpy_gpt as ng
 from numpy_gpt.arrays import Array
-from numpy_gpt.kernels import Workspace, empty, fast
+from numpy_gpt.kernels import Workspace, empty, fast, linear_cross_entropy
 from numpy_gpt.ops import IGNORED_TARGET, book
 from numpy_gpt.parallel import Team
 from tests.comparison import FLOAT64_ROUNDING, assert_close, assert_same_bits
@@ -119,6 +119,43 @@ def test_equal_inputs_give_equal_bits_on_threads(name: str, threads: int) -> Non
             assert_same_bits(np.asarray(ours), np.asarray(again), name)
 
 
+@every_team
+@pytest.mark.parametrize("kept_bytes", [0, 3000, 10_000, 30_000])
+def test_the_vocabulary_projection_equals_the_book_however_much_of_it_is_kept(
+    threads: int, kept_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear_cross_entropy, "KEPT_BYTES", kept_bytes)
+    random = np.random.default_rng(2)
+    x, weight = random.standard_normal((2, 3, 5)), 9 * random.standard_normal((2600, 5))
+    weight[:300] *= 100  # the largest logits come first, by more than the exponential function can bear
+    targets = np.array([[0, 2599, 1300], [IGNORED_TARGET, 7, 255]])
+    drawn = Input((x, weight, targets), {})
+    with cut_fine(threads).at_work():
+        _, saved = fast.linear_cross_entropy.forward(*drawn.arrays)
+        first = fast.linear_cross_entropy.backward(1.7, saved)
+        again = fast.linear_cross_entropy.backward(1.7, saved)
+    kept = [piece.exponentials for piece in saved.pieces if piece.exponentials is not None]
+    assert sum(array.nbytes for array in kept) <= kept_bytes
+    assert (len(kept) > 0) == (kept_bytes >= 2600 * 6 * 8 / len(saved.pieces) + 48)
+    for ours, repeated, theirs in zip(
+        first, again, run(book, "linear_cross_entropy", drawn, upstream)[1:], strict=True
+    ):
+        if theirs is not None:
+            assert_close(ours, theirs, "gradient", tolerance=1e-12, floor=1e-3 * np.abs(theirs).max())
+            assert_same_bits(ours, repeated, "gradient, a second time")
+
+
+@given(seed=st.integers(0, 2**16), largest=st.sampled_from([1e3, 1e11, 1e13, 1e25, 3e38, np.inf, np.nan]))
+def test_gelu_equals_the_book_on_numbers_of_any_size(seed: int, largest: float) -> None:
+    random = np.random.default_rng(seed)
+    x = random.standard_normal(200).astype(np.float32)
+    x[random.integers(0, 200, 3)] = largest, -largest, 1e12
+    with np.errstate(invalid="ignore"):  # of infinity times zero, in both
+        fast_and_book = [run(table, "gelu", Input((x,), {}), upstream) for table in (fast, book)]
+    for ours, theirs in zip(*fast_and_book, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6)
+
+
 # ---- memory ------------------------------------------------------------------------------------------------
 
 
@@ -148,7 +185,7 @@ def test_attention_keeps_and_uses_memory_that_grows_as_the_text_and_not_as_its_s
 
 
 def test_logits_never_exist_whole() -> None:
-    B, T, C, V = 4, 64, 8, 40_000
+    B, T, C, V = 4, 128, 8, 40_000
     x, weight = np.ones((B, T, C), np.float32), np.ones((V, C), np.float32)
     d_weight = np.empty_like(weight)
 

@@ -48,6 +48,7 @@ class NumpyTraining:
             betas=setup.settings.betas,
             eps=setup.settings.eps,
             weight_decay=setup.settings.weight_decay,
+            threads=setup.threads,
         )
         self.gradient = ng.Parameters.zeros(setup.config, self.model.dtype)
 
@@ -59,7 +60,7 @@ class NumpyTraining:
     def step(self) -> float:
         """The same, then clip the gradients and update every weight by AdamW."""
         loss = self.forward_backward()
-        ng.clip_gradients(self.gradient, self.clip_norm)
+        ng.clip_gradients(self.gradient, self.clip_norm, threads=self.model.threads)
         self.optimizer.step(self.gradient)
         return loss
 
