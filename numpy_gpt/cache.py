@@ -14,21 +14,26 @@ from numpy_gpt.arrays import Array
 from numpy_gpt.config import GPTConfig
 
 
+FIRST_ROOM = 64
+"""Positions that a new cache has memory for. It doubles when they are full: a short text needs little of what
+the longest would, and memory that is never used still costs time to get."""
+
+
 class BlockCache:
     """One block's part of a `Cache`."""
 
     def __init__(self, cache: Cache, block: int) -> None:
         self._cache = cache
-        self._keys = cache.keys[block]  # (B, max_sequence_length, C)
-        self._values = cache.values[block]  # (B, max_sequence_length, C)
+        self._block = block
 
     def append(self, keys: Array, values: Array) -> tuple[Array, Array]:
         """Keep the keys and values (B, T, C) of new tokens, and return those of all tokens so far."""
         start = self._cache.length
         end = start + keys.shape[1]
-        self._keys[:, start:end] = keys
-        self._values[:, start:end] = values
-        return self._keys[:, :end], self._values[:, :end]
+        all_keys, all_values = self._cache.keys[self._block], self._cache.values[self._block]  # (B, room, C)
+        all_keys[:, start:end] = keys
+        all_values[:, start:end] = values
+        return all_keys[:, :end], all_values[:, :end]
 
 
 class Cache:
@@ -36,25 +41,42 @@ class Cache:
 
     Attributes:
         length: how many tokens it has seen.
-        keys, values: (L, B, max_sequence_length, C); what lies past `length` means nothing.
+        keys, values: (L, B, room, C); what lies past `length` means nothing. The room grows as it is needed,
+            up to max_sequence_length, and the arrays are then others.
         blocks: one `BlockCache` for each transformer block.
     """
 
     def __init__(self, config: GPTConfig, batch_size: int, dtype: DTypeLike) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        shape = (config.num_layers, batch_size, config.max_sequence_length, config.embedding_dim)
+        self._max_sequence_length = config.max_sequence_length
+        room = min(FIRST_ROOM, config.max_sequence_length)
+        shape = (config.num_layers, batch_size, room, config.embedding_dim)
         self.length = 0
-        self.keys = np.empty(shape, dtype)
-        self.values = np.empty(shape, dtype)
+        self.keys = np.zeros(shape, dtype)
+        self.values = np.zeros(shape, dtype)
         self.blocks = tuple(BlockCache(self, block) for block in range(config.num_layers))
 
-    def check(self, batch_size: int, num_tokens: int) -> None:
-        """Raise ValueError unless that many more tokens of that many sequences fit."""
-        _, B, max_sequence_length, _ = self.keys.shape
+    def make_room(self, batch_size: int, num_tokens: int) -> None:
+        """Get memory for that many more tokens of that many sequences.
+
+        Raises:
+            ValueError: when they do not fit; the cache stays as it was.
+        """
+        _, B, room, _ = self.keys.shape
+        length = self.length + num_tokens
         if batch_size != B:
             raise ValueError(f"the cache was made for a batch_size of {B}, not {batch_size}")
-        if self.length + num_tokens > max_sequence_length:
-            raise ValueError(
-                f"input has {self.length + num_tokens} tokens, but the maximum is {max_sequence_length}"
-            )
+        if length > self._max_sequence_length:
+            raise ValueError(f"input has {length} tokens, but the maximum is {self._max_sequence_length}")
+        if length > room:
+            room = min(max(2 * room, length), self._max_sequence_length)
+            self.keys, self.values = (_with_room(kept, room) for kept in (self.keys, self.values))
+
+
+def _with_room(kept: Array, room: int) -> Array:
+    """Return (L, B, room, C) that begins with what is kept."""
+    L, B, old_room, C = kept.shape
+    larger = np.zeros((L, B, room, C), kept.dtype)
+    larger[:, :, :old_room] = kept
+    return larger

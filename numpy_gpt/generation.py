@@ -60,12 +60,15 @@ def next_token_probabilities(
 
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to exp(-inf) = 0
         probabilities = np.exp((logits - largest) / temperature)  # (V,)
-    likeliest_first = np.argsort(-logits, kind="stable")  # (V,): stable, so equals stay in order of id
-    if top_k is not None:
-        probabilities[likeliest_first[top_k:]] = 0
+    if top_k is not None and top_k < logits.size:
+        kth_largest = np.partition(logits, -top_k)[-top_k]  # finding it is much quicker than sorting all
+        is_kept = logits > kth_largest  # (V,)
+        is_kept[np.flatnonzero(logits == kth_largest)[: top_k - is_kept.sum()]] = True
+        probabilities[~is_kept] = 0
     probabilities /= probabilities.sum()
     # At 1 nothing is to be dropped, but the running sum may round to 1 before the rarest tokens.
     if top_p is not None and top_p < 1:
+        likeliest_first = np.argsort(-logits, kind="stable")  # (V,): stable, so equals stay in order of id
         sums = np.cumsum(probabilities[likeliest_first])  # (V,)
         kept = np.searchsorted(sums, top_p) + 1  # + 1 for the token that reaches p
         probabilities[likeliest_first[kept:]] = 0

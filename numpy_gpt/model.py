@@ -24,6 +24,10 @@ INITIAL_STD = 0.02
 GELU_FORM = {"gelu_tanh": "tanh", "gelu": "none"}
 TABLES = {"fast": fast, "book": book}
 
+FEW_TOKENS = 64
+"""Up to so many, reading the weights takes most of a prediction's time, and waking threads for each operation
+much of the rest: BLAS's own threads, which lie in wait, are quicker then."""
+
 GRADIENT_COPIES_BYTES = 128 * 1024 * 1024
 """What the threads' own gradients may take together; where they need more, threads share each operation."""
 
@@ -158,8 +162,8 @@ class GPT:
             token_ids = check_token_ids(
                 token_ids, self.config.vocabulary_size, self.config.max_sequence_length
             )
-            cache.check(*token_ids.shape)
-        with self._at_work():
+            cache.make_room(*token_ids.shape)
+        with blas_threads(self.threads) if np.size(token_ids) <= FEW_TOKENS else self._at_work():
             x, _ = self._trunk_forward(token_ids, cache)  # (B, T, C)
             head = self.parameters.vocabulary_projection.weight  # (V, C)
             logits: Array = self.ops.linear.forward(x, head, None)[0]  # (B, T, V)
@@ -168,7 +172,7 @@ class GPT:
     def new_cache(self, batch_size: int = 1) -> Cache:
         """Return an empty key/value cache, with which a text can be fed in parts: `model(ids, cache=cache)`.
 
-        It has room for max_sequence_length tokens of each of `batch_size` sequences.
+        It takes up to max_sequence_length tokens of each of `batch_size` sequences.
         """
         return Cache(self.config, batch_size, self.dtype)
 

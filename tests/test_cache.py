@@ -50,6 +50,17 @@ def test_float32_errs_with_the_cache_as_it_errs_without(problem: Problem, data: 
     assert_close(logits, exact, "cached logits", tolerance=tolerance)
 
 
+@pytest.mark.parametrize("cuts", [[300], [63, 1, 1, 100, 135], [10, 200, 46, 44], [*(60 * [1]), 3, 2, 235]])
+def test_a_long_text_gets_the_room_that_it_needs(cuts: list[int]) -> None:
+    model = ng.GPT(ng.GPTConfig(11, 300, embedding_dim=4, num_heads=2, num_layers=2), dtype=np.float64)
+    token_ids = np.random.default_rng(1).integers(0, 11, (2, 300))
+    logits, cache = fed_in_parts(model, token_ids, cuts)
+    assert_close(logits, model(token_ids), f"cached logits {cuts}", tolerance=CACHED_AGREEMENT)
+    assert cache.keys.shape == cache.values.shape == (2, 2, 300, 4)
+    with pytest.raises(ValueError, match="input has 301 tokens, but the maximum is 300"):
+        model(token_ids[:, :1], cache=cache)
+
+
 @pytest.fixture
 def model() -> ng.GPT:
     return ng.GPT(ng.GPTConfig(11, 6, embedding_dim=8, num_heads=2, num_layers=2), dtype=np.float64)

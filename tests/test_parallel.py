@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info
 
+import numpy_gpt as ng
 from numpy_gpt import parallel
+from numpy_gpt.kernels import fast
+from numpy_gpt.ops import Op
 from numpy_gpt.parallel import Team, blas_threads, current_team, share, share_chunks
 
 
@@ -77,10 +80,6 @@ def test_an_error_is_raised_when_all_have_ended() -> None:
         Team(2).run([slow, fail])
 
 
-def blas_sizes() -> set[int]:
-    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
-
-
 @pytest.mark.skipif(not parallel.blas_is_steerable(), reason="NumPy's BLAS here has threads of its own mind")
 def test_blas_threads_come_back_when_the_last_of_several_lets_go() -> None:
     before = parallel._blas_libraries().info()
@@ -92,6 +91,22 @@ def test_blas_threads_come_back_when_the_last_of_several_lets_go() -> None:
     assert {pool["num_threads"] for pool in parallel._blas_libraries().info()} == {2}
     second.__exit__(None, None, None)
     assert parallel._blas_libraries().info() == before
+
+
+@pytest.mark.skipif(not parallel.blas_is_steerable(), reason="NumPy's BLAS here has threads of its own mind")
+@pytest.mark.parametrize(("num_tokens", "team_size", "blas_size"), [(1, 1, 2), (64, 1, 2), (65, 2, 1)])
+def test_few_tokens_leave_the_threads_to_blas(num_tokens: int, team_size: int, blas_size: int) -> None:
+    model = ng.GPT(ng.GPTConfig(5, 80, embedding_dim=4, num_heads=1, num_layers=1), threads=2)
+    seen: list[tuple[int, int]] = []
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        seen.append((current_team().size, parallel._blas_libraries().info()[0]["num_threads"]))
+        return fast.gelu.forward(*arguments, **options)
+
+    model.ops = fast._replace(gelu=Op(spy, fast.gelu.backward))
+    with blas_threads(2):  # as many as BLAS may have, on one core too
+        model(np.zeros((1, num_tokens), int))
+    assert seen == [(team_size, blas_size)]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ class GPTFedInParts(GPT):
     def new_cache(self, batch_size: int = 1) -> Cache:
         """Return an empty cache whose blocks ask the model what to keep."""
         cache = super().new_cache(batch_size)
-        cache.keys[...] = cache.values[...] = 0  # so that a bug that reads unused rows errs alike each time
         cache.blocks = tuple(_BlockOfModel(self, cache, block) for block in range(self.config.num_layers))
         return cache
 
@@ -57,7 +56,7 @@ class _BlockOfModel(BlockCache):
 
     def __init__(self, model: GPTFedInParts, cache: Cache, block: int) -> None:
         super().__init__(cache, block)
-        self._model, self._block = model, block
+        self._model = model
 
     def append(self, keys: Array, values: Array) -> tuple[Array, Array]:
         """Keep the keys and values (B, T, C) of new tokens, and return those of all tokens so far."""
