@@ -13,7 +13,6 @@ from numpy.typing import DTypeLike
 from numpy_gpt.arrays import Array
 from numpy_gpt.config import GPTConfig
 
-
 FIRST_ROOM = 64
 """Positions that a new cache has memory for. It doubles when they are full: a short text needs little of what
 the longest would, and memory that is never used still costs time to get."""
