@@ -31,6 +31,7 @@ from numpy_gpt.config import (
 )
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
 from numpy_gpt.learn.exercises import LearnerOps, UnknownExerciseError, Workbook, load_learner_ops
+from numpy_gpt.learn.exercises.workbook import DEFAULT_FOLDER
 from numpy_gpt.learn.explorer import check_place
 from numpy_gpt.learn.explorer import explain as explain_step
 from numpy_gpt.output import Output, open_streams, say_on_standard_error, settle
@@ -322,7 +323,7 @@ class ExerciseConfig:
 
     action: tyro.conf.Positional[Literal["list", "start", "check", "hint"]]
     name: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="[NAME]")]] = None
-    folder: Path = Path("exercises")
+    folder: Path = DEFAULT_FOLDER
 
 
 def exercise(config: ExerciseConfig) -> int:
@@ -464,9 +465,11 @@ def _print_continuation(console: Output, prompt: str, pieces: Iterable[str]) -> 
     console.print("\n")
 
 
-def _load_with_tokenizer(path: Path | None) -> tuple[Checkpoint, tiktoken.Encoding]:
-    path = path or _newest_checkpoint()
+def _load_with_tokenizer(given: Path | None) -> tuple[Checkpoint, tiktoken.Encoding]:
+    path = given or _newest_checkpoint()
     checkpoint = load_checkpoint(path)
+    if given is None:
+        say_on_standard_error(f"{path}, after step {checkpoint.step:,}")
     if checkpoint.tokenizer is None:
         raise ValueError(f"{path} holds no tokenizer, so it cannot read text")
     return checkpoint, checkpoint.tokenizer

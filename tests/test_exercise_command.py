@@ -120,9 +120,19 @@ def test_hints_come_one_by_one_and_are_remembered(folder: Path, capsys: pytest.C
         assert outcome("exercise", "hint", "gelu") == 0
         text = capsys.readouterr().out
         assert text.count("hint ") - text.count("exercise hint ") == given, asked
-        assert ("Ask again" in text) == (given < 3)
+        assert ("Ask again" in text) == (given < 3) == ("last one" not in text)
     flat = " ".join(text.split())
     assert all(" ".join(hint.split()) in flat for hint in find("gelu").hints)
+
+
+def test_what_to_type_next_works_for_another_folder_too(tmp_path: Path) -> None:
+    workbook = Workbook(tmp_path / "of mine")
+    asked = [workbook.overview(), workbook.start("gelu"), workbook.check("gelu"), workbook.hint("gelu")]
+    commands = [
+        line[line.index("numpy-gpt") :] for a in asked for line in a.lines if "numpy-gpt exercise" in line
+    ]
+    assert len(commands) >= 3
+    assert all(command.endswith(f" --folder '{workbook.folder}'") for command in commands)
 
 
 def test_hints_need_no_folder(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +50,23 @@ def test_the_speed_is_said_on_standard_error(
 ) -> None:
     assert outcome("sample", *checkpoint, "--max-new-tokens", "5", "--prompt", "a") == 0
     assert "5 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [("sample", "--max-new-tokens", "2"), ("evaluate", "--text", "text.txt")])
+def test_a_model_that_nobody_named_is_named(
+    model: ng.GPT, tmp_path: Path, action: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(20 * "abc", encoding="utf-8")
+    for folder, step in (("2026-01-02", 1234), ("2026-01-01", 5)):
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+        path = Path("runs", folder, "best.safetensors")
+        ng.save_checkpoint(path, model, tokenizer=bytes_tokenizer(), step=step)
+    newest = Path("runs", "2026-01-02", "best.safetensors")
+    assert outcome(*action) == 0
+    assert f"{newest}, after step 1,234\n" in capsys.readouterr().err
+    assert outcome(*action, "--checkpoint", str(newest)) == 0
+    assert "step" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("top", [1, 3])

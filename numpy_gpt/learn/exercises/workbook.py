@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from numpy_gpt.learn.exercises.learner_file import read_source
 from numpy_gpt.learn.exercises.progress import Progress
 from numpy_gpt.learn.exercises.trial import examine_apart
 from numpy_gpt.text.printable import printable
+
+DEFAULT_FOLDER = Path("exercises")
+"""Where the command line looks unless told, so that it need not be told again."""
 
 MOST_PRINTED_LINES = 10
 WIDTH = 100
@@ -84,7 +88,12 @@ class Workbook:
         if exercise is None:
             return [f"All are solved. Train with what you wrote: numpy-gpt train --ops {self.folder}"]
         action = "check" if self.path(exercise).exists() else "start"
-        return [f"numpy-gpt exercise {action} {exercise.name}"]
+        return [self._command(action, exercise)]
+
+    def _command(self, action: str, exercise: Exercise) -> str:
+        """Return what to type, here, for an exercise of this folder."""
+        elsewhere = "" if self.folder == DEFAULT_FOLDER else f" --folder {shlex.quote(str(self.folder))}"
+        return f"numpy-gpt exercise {action} {exercise.name}{elsewhere}"
 
     def start(self, name: str | None) -> Answer:
         """Write an exercise's file.
@@ -107,7 +116,7 @@ class Workbook:
             (
                 f"{path}: {exercise.title}",
                 "Open it, read it, write, and ask as often as you like:",
-                f"numpy-gpt exercise check {exercise.name}",
+                self._command("check", exercise),
             )
         )
 
@@ -129,7 +138,7 @@ class Workbook:
                 self.progress.save()
             lines += self._reward(exercise)
         elif outcome.verdict in ("wrong", "broken"):
-            lines.append(f"Stuck? numpy-gpt exercise hint {exercise.name}")
+            lines.append(f"Stuck? {self._command('hint', exercise)}")
         return Answer((*lines, *_printed(outcome)), solved)
 
     def _reward(self, exercise: Exercise) -> list[str]:
@@ -154,7 +163,9 @@ class Workbook:
             self.progress.hints[exercise.name] = given
             self.progress.save()
         if given < len(exercise.hints):
-            lines.append(f"Not enough? Ask again: numpy-gpt exercise hint {exercise.name}")
+            lines.append(f"Not enough? Ask again: {self._command('hint', exercise)}")
+        else:
+            lines.append("That was the last one.")
         return Answer(tuple(lines))
 
     def _named(self, name: str | None) -> Exercise:
