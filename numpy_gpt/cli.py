@@ -85,7 +85,8 @@ def train(config: TrainConfig) -> int:
         + ("" if blas_is_steerable() else "; NumPy's BLAS here chooses its threads itself")
     )
     if config.resume:
-        console.print(f"going on from {config.resume}, step {trainer.step:,}")
+        left = "" if trainer.step < trainer.last_step else ", which was the last"
+        console.print(f"going on from {config.resume}, step {trainer.step:,}{left}")
     console.print(f"writing to {folder.path}")
 
     validation = None

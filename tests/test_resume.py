@@ -64,8 +64,7 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 @pytest.mark.parametrize("eval_interval", ["1", "5", "100"])
 def test_a_resumed_run_is_the_run_that_never_stopped(words: Path, whole: Path, eval_interval: str) -> None:
     assert outcome("train", *TINY, *STEPS, "--stop-after", "5", "--out", "parts") == 0
-    for stop in ("9", "14"):
-        last = "parts/last.safetensors"
+    for last, stop in (("parts/last.safetensors", "9"), ("parts", "14")):
         arguments = ("train", "--resume", last, "--eval-interval", eval_interval, "--stop-after", stop)
         assert outcome(*arguments) == 0
     assert_same_run(words / "parts", whole)
@@ -84,7 +83,9 @@ def test_resuming_a_finished_run_evaluates_it_again(words: Path, capsys: pytest.
     assert outcome("train", *TINY, *STEPS, "--out", "parts") == 0
     before, first = tensors(words / "parts/last.safetensors"), capsys.readouterr().out.splitlines()[-1]
     assert outcome("train", "--resume", "parts/last.safetensors") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == first
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.endswith(", which was the last") for line in lines)
+    assert lines[-1] == first
     after = tensors(words / "parts/last.safetensors")
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
