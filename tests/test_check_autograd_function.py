@@ -159,7 +159,9 @@ def with_one_wrong_row(d_x: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "spoil", [lambda d: -d, lambda d: 1.1 * d, lambda d: d.roll(1, -1), with_one_wrong_row], ids=str
+    "spoil",
+    [lambda d: -d, lambda d: 1.1 * d, lambda d: d.roll(1, -1), with_one_wrong_row],
+    ids=["its sign", "a factor", "shifted", "one row"],
 )
 def test_a_wrong_gradient_fails_in_every_dtype(spoil: Any, dtype: Any) -> None:
     report = check_autograd_function(spoiled_softmax(spoil), (normal(4, 11, dtype=dtype),), plain_softmax)
