@@ -1,4 +1,4 @@
-"""linear_cross_entropy, tuned: the (B, T, V) logits never exist, only pieces of some columns of them.
+"""linear_cross_entropy, tuned: large (B, T, V) logits never exist, only pieces of some columns of them.
 
 How it differs from the book: the vocabulary is taken piece by piece. Forward keeps a running maximum and a
 running sum of exponentials for each row, so that one pass over the pieces gives the loss:
