@@ -1,15 +1,14 @@
 """gelu, tuned: forward computes the slope too, while the gate is at hand, and backward is one product.
 
 How it differs from the book: it saves y' instead of x and the gate, half as much, and works in chunks that
-stay in cache. For the tanh form, with s = √(2/π), c = 0.044715, w = s c x² and the gate
-g = (1 + tanh(x (w + s))) / 2,
+stay in cache. For the tanh form, with s = √(2/π), c = 0.044715, u = s x + s c x³ and t = tanh(u),
 
-    y  = x g
-    y' = g + x · 2g (1 - g) (s + 3 s c x²)      the book's d_y ( g + x g' )
-       = g + (1 - g) y (6w + 2s)
+    y  = x (1 + t) / 2
+    y' = (1 + t) / 2 + (1 - t²) x u' / 2        since t' = (1 - t²) u'
+       = (1 + t) / 2 + (1 - t²) (3u/2 - s x)    since x u' = s x + 3 s c x³ = 3u - 2 s x
 
-so that the square is taken once. For the exact form NumPy has no erf to be quick with: it is the book's, as
-is everything for a chunk with numbers so large that x³ might overflow.
+so that the polynomial is evaluated once. For the exact form NumPy has no erf to be quick with: it is the
+book's.
 """
 
 from __future__ import annotations
@@ -21,11 +20,8 @@ import numpy as np
 from numpy_gpt.arrays import Array, deliver
 from numpy_gpt.kernels.workspace import empty
 from numpy_gpt.ops import gelu as book
-from numpy_gpt.ops.gelu import CUBIC, SQRT_2_OVER_PI
+from numpy_gpt.ops.gelu import CUBIC, SATURATED, SQRT_2_OVER_PI
 from numpy_gpt.parallel import share, share_chunks
-
-HUGE_SQUARES = 1e24
-"""A sum of squares below this, of float32 too, says that no cube of any of the numbers overflows."""
 
 
 class GeluSaved(NamedTuple):
@@ -36,34 +32,32 @@ class GeluSaved(NamedTuple):
 
 def gelu_forward(x: Array, *, approximate: str = "tanh") -> tuple[Array, GeluSaved]:
     """Return x times its gate; see `numpy_gpt.ops.gelu_forward`."""
+    if approximate != "tanh":
+        y, saved = book.gelu_forward(x, approximate=approximate)
+        return y, GeluSaved(book.gelu_backward(np.ones_like(x), saved)[0])
     flat = x.reshape(-1)  # (n,)
     y = empty(flat.shape, x.dtype)  # (n,)
     slope = empty(flat.shape, x.dtype)  # (n,)
 
     def gate(part: slice) -> None:
-        x, y_part, slope_part = flat[part], y[part], slope[part]  # (n,) each
-        with np.errstate(over="ignore"):
-            is_tame = np.vecdot(x, x) < HUGE_SQUARES  # not so with a NaN
-        if approximate != "tanh" or not is_tame:
-            y_part[...], saved = book.gelu_forward(x, approximate=approximate)
-            (slope_part[...],) = book.gelu_backward(np.ones_like(x), saved)
-            return
-        w, g = (empty(x.shape, x.dtype) for _ in range(2))  # (n,) each
-        np.multiply(x, x, out=w)
-        w *= SQRT_2_OVER_PI * CUBIC
-        np.add(w, SQRT_2_OVER_PI, out=g)
-        g *= x
-        np.tanh(g, out=g)
-        g += 1
-        g *= 0.5
-        np.multiply(x, g, out=y_part)
+        x, u, t = (empty(flat[part].shape, flat.dtype) for _ in range(3))  # (n,) each
+        np.clip(flat[part], -SATURATED, SATURATED, out=x)
+        np.multiply(x, x, out=u)
+        u *= SQRT_2_OVER_PI * CUBIC
+        u += SQRT_2_OVER_PI
+        u *= x
+        np.tanh(u, out=t)
 
-        w *= 6
-        w += 2 * SQRT_2_OVER_PI
-        w *= y_part
-        np.subtract(1, g, out=slope_part)
-        slope_part *= w
-        slope_part += g
+        u *= 1.5
+        x *= SQRT_2_OVER_PI
+        u -= x  # 3u/2 - s x
+        np.multiply(t, t, out=x)
+        np.subtract(1, x, out=x)
+        u *= x
+        t += 1
+        t *= 0.5
+        np.multiply(flat[part], t, out=y[part])
+        np.add(t, u, out=slope[part])
 
     share_chunks(gate, len(flat), x.itemsize)
     return y.reshape(x.shape), GeluSaved(slope.reshape(x.shape))
