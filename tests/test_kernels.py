@@ -156,6 +156,27 @@ def test_gelu_equals_the_book_on_numbers_of_any_size(seed: int, largest: float) 
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("elsewhere", [1e3, 1e13, 1e25, 3e38])
+def test_gelu_of_a_number_does_not_depend_on_the_others(elsewhere: float) -> None:
+    x = np.linspace(-4, 4, 1001, dtype=np.float32)
+    changed = np.append(x[:-1], np.float32(elsewhere))
+    (y, saved), (y_changed, saved_changed) = (fast.gelu.forward(each) for each in (x, changed))
+    assert_same_bits(y[:-1], y_changed[:-1], "y")
+    assert_same_bits(saved.slope[:-1], saved_changed.slope[:-1], "slope")
+
+
+def test_more_threads_than_tokens_in_the_vocabulary_are_too_many_for_it_and_no_error() -> None:
+    random = np.random.default_rng(4)
+    drawn = Input(
+        (random.standard_normal((1, 3, 5)), random.standard_normal((257, 5)), np.array([[1, 256, 0]])), {}
+    )
+    with Team(300, cache_bytes=2048).at_work():
+        actual = run(fast, "linear_cross_entropy", drawn, upstream)
+    for ours, theirs in zip(actual, run(book, "linear_cross_entropy", drawn, upstream), strict=True):
+        if theirs is not None:
+            assert_close(ours, theirs, "linear_cross_entropy", tolerance=1e-12)
+
+
 # ---- memory ------------------------------------------------------------------------------------------------
 
 

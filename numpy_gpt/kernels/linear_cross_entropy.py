@@ -139,7 +139,8 @@ def _pieces(num_rows: int, num_columns: int, dtype: np.dtype) -> list[Piece]:
     width = max(MINIMUM_COLUMNS, 2 * current_team().cache_bytes // column_bytes)
     count = -(-num_columns // width)
     if count > 1:
-        count = -(-count // current_team().size) * current_team().size  # as many for every thread
+        as_many_for_each = -(-count // current_team().size) * current_team().size
+        count = min(as_many_for_each, num_columns)
     edges = [num_columns * number // count for number in range(count + 1)]
     num_kept = min(count, KEPT_BYTES // (column_bytes * (edges[1] + 1)))
 
