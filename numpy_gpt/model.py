@@ -158,12 +158,10 @@ class GPT:
             ValueError, TypeError: for token ids that do not fit, as `numpy_gpt.ops.embedding_forward`, or
                 that do not fit the cache, which then stays as it was.
         """
+        token_ids = check_token_ids(token_ids, self.config.vocabulary_size, self.config.max_sequence_length)
         if cache is not None:
-            token_ids = check_token_ids(
-                token_ids, self.config.vocabulary_size, self.config.max_sequence_length
-            )
             cache.make_room(*token_ids.shape)
-        with blas_threads(self.threads) if np.size(token_ids) <= FEW_TOKENS else self._at_work():
+        with self._at_work(few_tokens=token_ids.size <= FEW_TOKENS):
             x, _ = self._trunk_forward(token_ids, cache)  # (B, T, C)
             head = self.parameters.vocabulary_projection.weight  # (V, C)
             logits: Array = self.ops.linear.forward(x, head, None)[0]  # (B, T, V)
@@ -309,9 +307,12 @@ class GPT:
         with blas_threads(1) if shards > 1 else self._at_work():
             return self._team.run(tasks)
 
-    def _at_work(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which this model's threads share each operation; BLAS's, for the book."""
-        return self._team.at_work() if self._is_tuned else blas_threads(self.threads)
+    def _at_work(self, *, few_tokens: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which this model's threads share each operation; or BLAS's do.
+
+        BLAS's do for the book, and for so few tokens that waking the others costs more than they help.
+        """
+        return self._team.at_work() if self._is_tuned and not few_tokens else blas_threads(self.threads)
 
     def _trunk_forward(
         self, token_ids: ArrayLike, cache: Cache | None = None, *, keep: bool = False

@@ -279,3 +279,11 @@ def test_every_table_of_operations_gives_the_same_answer(ops: Any) -> None:
     expected = ng.GPT(config, dtype=np.float64)([[0, 1, 4]])
     actual = ng.GPT(config, dtype=np.float64, ops=ops)([[0, 1, 4]])
     assert_close(actual, expected, f"logits with ops={ops!r}", tolerance=FLOAT64_AGREEMENT)
+
+
+@pytest.mark.parametrize("ops", ["fast", "book"])
+@pytest.mark.parametrize("has_cache", [False, True])
+def test_rows_of_unequal_length_are_refused_in_our_words(ops: str, has_cache: bool) -> None:
+    model = ng.GPT(ng.GPTConfig(5, 4, embedding_dim=4, num_heads=1, num_layers=1), ops=ops)
+    with pytest.raises(ValueError, match="token_ids must have shape"):
+        model([[1, 2], [3]], cache=model.new_cache() if has_cache else None)  # type: ignore[arg-type]
