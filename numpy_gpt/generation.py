@@ -61,6 +61,7 @@ def next_token_probabilities(
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to exp(-inf) = 0
         probabilities = np.exp((logits - largest) / temperature)  # (V,)
     if top_k is not None and top_k < logits.size:
+        top_k = operator.index(top_k)  # the negative of an unsigned number is none
         kth_largest = np.partition(logits, -top_k)[-top_k]  # finding it is much quicker than sorting all
         is_kept = logits > kth_largest  # (V,)
         is_kept[np.flatnonzero(logits == kth_largest)[: top_k - is_kept.sum()]] = True

@@ -112,6 +112,13 @@ def test_top_k_keeps_exactly_k_and_the_lower_ids_of_equals():
     assert next_token_probabilities([1, 3, 1, 3], top_k=3).nonzero()[0].tolist() == [0, 1, 3]
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.uint64])
+def test_top_k_may_be_any_integer(kind):
+    logits = np.random.default_rng(1).normal(size=300)
+    expected = next_token_probabilities(logits, top_k=5)
+    assert next_token_probabilities(logits, top_k=kind(5)).tolist() == expected.tolist()
+
+
 def test_equals_stay_in_order_of_id_in_a_large_vocabulary():
     logits = np.random.default_rng(0).integers(3, size=1000)
     kept = next_token_probabilities(logits, top_k=500).nonzero()[0]
