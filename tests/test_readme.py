@@ -34,7 +34,8 @@ def test_every_example_runs_and_prints_what_its_comments_say(
 @pytest.mark.skipif(sys.platform == "win32", reason="continuous integration runs where sed is")
 def test_continuous_integration_takes_the_test_command_from_here() -> None:
     commands = re.findall(r"^ +(python3 -m venv \.venv && .*)$", TEXT, flags=re.MULTILINE)
-    assert [command.split("/bin/")[-1].split()[0] for command in commands] == ["numpy-gpt", "pytest"]
+    tests = "pytest -n 2 --dist loadfile"
+    assert [command.split("/bin/")[-1] for command in commands] == ["numpy-gpt train", tests]
     script = (README.parent / ".ci/run").read_text(encoding="utf-8")
     extraction = re.search(r"sed -n '(.*?)' README\.md", script)
     assert extraction
