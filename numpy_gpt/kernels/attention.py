@@ -114,8 +114,8 @@ def _heads(x: Array, num_heads: int) -> Array:
 
 
 def _query_blocks(num_queries: int, num_keys: int) -> Iterator[tuple[slice, int]]:
-    """Yield blocks of queries, and how many keys the last of each may see."""
-    for first in range(0, num_queries, QUERY_BLOCK):
+    """Yield blocks of queries, and how many keys the last of each may see; an empty one where there are none."""
+    for first in range(0, max(num_queries, 1), QUERY_BLOCK):
         rows = slice(first, min(first + QUERY_BLOCK, num_queries))
         yield rows, num_keys - num_queries + rows.stop
 
@@ -123,7 +123,10 @@ def _query_blocks(num_queries: int, num_keys: int) -> Iterator[tuple[slice, int]
 def _scores(q: Array, k: Array) -> Array:
     """Return the scaled scores (b, h, u, n) of a block of queries, minus infinity for future keys."""
     scores = _tile(k, _columns(q, 1 / math.sqrt(q.shape[-1])))  # (b, h, u, n)
-    scores[..., -q.shape[2] :, :] += _future(q.shape[2], scores.dtype.char)
+    num_past = scores.shape[2] - q.shape[2]  # keys that every query sees
+    corner = scores[..., num_past:, :]  # (b, h, n, n)
+    # fmin and not a sum: of a score that is infinite, or no number, nothing may be left in the past.
+    np.fmin(corner, _upper_bounds(q.shape[2], corner.dtype.char), out=corner)
     return scores
 
 
@@ -145,9 +148,9 @@ def _columns(rows: Array, scale: float) -> Array:
 
 
 @functools.lru_cache(maxsize=8)
-def _future(n: int, dtype: str) -> Array:
-    """Return (n, n), minus infinity where the key, down, is in the future of the query, across; else zero."""
-    return np.where(causal_mask(n, n).T, -math.inf, 0).astype(dtype)
+def _upper_bounds(n: int, dtype: str) -> Array:
+    """Return (n, n): minus infinity where the key, down, is in the future of the query, across; else plus."""
+    return np.where(causal_mask(n, n).T, -math.inf, math.inf).astype(dtype)
 
 
 def _write_or_add(left: Array, right: Array, whole: Array) -> None:
@@ -164,7 +167,7 @@ def _for_each_part(function: Callable[[tuple[slice, slice]], None], q: Array, k:
     B, H, num_queries, _ = q.shape
     num_keys = k.shape[2]
     tile_bytes = min(num_queries, QUERY_BLOCK) * num_keys * q.dtype.itemsize
-    fitting = max(1, current_team().cache_bytes // (2 * tile_bytes))  # backward has two tiles at once
+    fitting = max(1, current_team().cache_bytes // max(2 * tile_bytes, 1))  # backward has two tiles at once
     num_heads = min(H, fitting)
     num_sequences = max(1, fitting // H)
 
