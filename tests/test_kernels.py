@@ -177,6 +177,60 @@ def test_more_threads_than_tokens_in_the_vocabulary_are_too_many_for_it_and_no_e
             assert_close(ours, theirs, "linear_cross_entropy", tolerance=1e-12)
 
 
+def draw_projection(seed: int) -> tuple[Array, Array, Array]:
+    """Return float32 x (2, 5, 7), weight (1000, 7) and targets (2, 5), the last of which is ignored."""
+    random = np.random.default_rng(seed)
+    x, weight = random.standard_normal((2, 5, 7)), random.standard_normal((1000, 7))
+    targets = random.integers(0, 1000, (2, 5))
+    targets[random.random((2, 5)) < 0.3] = targets[1, 4] = IGNORED_TARGET
+    return x.astype(np.float32), weight.astype(np.float32), targets
+
+
+@pytest.mark.parametrize("table", [book, fast], ids=["book", "fast"])
+@pytest.mark.parametrize("kept_bytes", [0, 2**24])
+@given(seed=st.integers(0, 2**16), largest=st.sampled_from([1e3, 1e20, 1e38]), everything=st.booleans())
+def test_ignored_positions_leave_no_trace_even_where_their_logits_overflow(
+    table: ng.Ops, kept_bytes: int, seed: int, largest: float, everything: bool
+) -> None:
+    x, weight, targets = draw_projection(seed)
+    if everything:
+        targets[...] = IGNORED_TARGET
+    changed = x.copy()
+    changed[targets == IGNORED_TARGET] = np.copysign(largest, x[targets == IGNORED_TARGET])
+    with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore", invalid="ignore"):
+        patch.setattr(linear_cross_entropy, "KEPT_BYTES", kept_bytes)
+        with cut_fine(2).at_work():
+            before, after = (
+                run(table, "linear_cross_entropy", Input((each, weight, targets), {}), 1.7)
+                for each in (x, changed)
+            )
+    assert not after[1][targets == IGNORED_TARGET].any()
+    for name, one, two in zip(("loss", "d_x", "d_weight"), before, after, strict=False):
+        assert_same_bits(two, one, name)
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 2**24])
+@every_team
+@given(seed=st.integers(0, 2**16), start=st.integers(0, 999), count=st.integers(1, 999))
+def test_logits_of_minus_infinity_are_the_book_s_wherever_they_stand(
+    kept_bytes: int, threads: int, seed: int, start: int, count: int
+) -> None:
+    x, weight, targets = draw_projection(seed)
+    x[..., 0] = 1e19
+    weight[:, 0] = 0
+    weight[start : start + count, 0] = -1e20  # times x below the lowest number
+    is_impossible = (weight[:, 0] < 0)[targets]
+    targets[is_impossible] = IGNORED_TARGET
+    drawn = Input((x, weight, targets), {})
+    with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
+        patch.setattr(linear_cross_entropy, "KEPT_BYTES", kept_bytes)
+        expected = run(book, "linear_cross_entropy", drawn, 1.7)
+        with cut_fine(threads).at_work():
+            actual = run(fast, "linear_cross_entropy", drawn, 1.7)
+    for name, ours, theirs in zip(("loss", "d_x", "d_weight"), actual, expected, strict=False):
+        assert_close(ours, theirs, name, tolerance=1e-5)
+
+
 # ---- memory ------------------------------------------------------------------------------------------------
 
 

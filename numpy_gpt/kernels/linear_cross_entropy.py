@@ -67,6 +67,7 @@ def linear_cross_entropy_forward(
     counted = targets != IGNORED_TARGET  # (N,)
     divisor = check_divisor(divisor, int(counted.sum()))
     target_logits = np.zeros((len(rows), 1), x.dtype)
+    lowest = np.finfo(x.dtype).min
     pieces = _pieces(len(rows), V, x.dtype)
     found: dict[int, tuple[Array, Array]] = {}  # (m, s) of each span of pieces
 
@@ -77,6 +78,7 @@ def linear_cross_entropy_forward(
             hits, at = _targets_within(targets, columns)
             target_logits[hits, 0] = logits[hits, at]
             np.maximum(largest, logits.max(axis=-1, keepdims=True), out=higher)
+            np.maximum(higher, lowest, out=higher)  # of minus infinity, the difference would be none
             logits -= higher
             np.exp(logits, out=logits)
             sums *= np.exp(largest - higher)
@@ -105,8 +107,8 @@ def linear_cross_entropy_backward(
     rows = x.reshape(-1, x.shape[-1])  # (N, C)
     if d_weight is None:
         d_weight = empty(weight.shape, weight.dtype)
-    counted = (targets != IGNORED_TARGET)[:, None]  # (N, 1)
-    scale = (counted * (float(d_loss) / divisor)).astype(x.dtype)  # (N, 1)
+    ignored = np.flatnonzero(targets == IGNORED_TARGET)
+    scale = x.dtype.type(float(d_loss) / divisor)
     found: dict[int, Array] = {}  # d_x of each span of pieces
 
     def backward(start: int, stop: int) -> None:
@@ -120,7 +122,8 @@ def linear_cross_entropy_backward(
             else:
                 d_logits = exponentials * (np.exp(largest_then - largest) * (scale / sums))
             hits, at = _targets_within(targets, columns)
-            d_logits[hits, at] -= scale[hits, 0]
+            d_logits[hits, at] -= scale
+            d_logits[ignored] = 0  # whatever stands there, and be it no number
             np.matmul(d_logits.T, rows, out=d_weight[columns])
             d_rows += d_logits @ weight[columns]
         found[start] = d_rows
