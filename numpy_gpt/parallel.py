@@ -18,10 +18,11 @@ import operator
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
 
@@ -49,22 +50,42 @@ class Team:
             raise ValueError(f"threads must be at least 1, not {size}")
 
     def run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Return what each task returns, in their order; all have ended when this returns or raises.
+        """Return what each task returns, in their order; none is running when this returns or raises.
 
-        There may be at most as many tasks as threads. The first runs on the caller's own thread.
+        There may be at most as many tasks as threads. The first runs on the caller's own thread, and so does
+        every other that no thread has begun by then. After an error those that nobody has begun are left.
 
         Raises:
             Whatever a task raised: the first in their order.
         """
         assert 1 <= len(tasks) <= self.size
-        # Each in a copy of the caller's context, where NumPy keeps what it does about overflow and its kind.
-        others = [_helpers(self.size).submit(contextvars.copy_context().run, task) for task in tasks[1:]]
+        errands = [_Errand(task) for task in tasks]
+        is_interrupted = False
         try:
-            first = tasks[0]()
+            for errand in errands[1:]:
+                # Python starts no threads any more when it ends: then the caller does everything.
+                with contextlib.suppress(RuntimeError):
+                    _helpers(self.size).submit(errand.do)
+            for errand in errands:
+                errand.do()
+                if errand.error is not None:
+                    break
         finally:
-            for other in others:
-                other.exception()  # waits: the arrays that it works on are the caller's
-        return [first, *(other.result() for other in others)]
+            # The arrays that the others work on are the caller's, so an interrupt has to wait for them.
+            begun = list(errands)
+            while begun:
+                try:
+                    begun[-1].call_off()
+                    begun.pop()
+                except KeyboardInterrupt:
+                    is_interrupted = True
+        if is_interrupted:
+            raise KeyboardInterrupt
+        try:
+            return [errand.outcome() for errand in errands]
+        finally:
+            for errand in errands:
+                errand.error = None  # it holds the frames that hold it, and all that they work on
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -128,10 +149,42 @@ def share_chunks(function: Callable[[slice], Any], count: int, item_bytes: int) 
     share(span, -(-count // step), cost=step * item_bytes / 4)
 
 
+class _Errand(Generic[Result]):
+    """A task that is done once, by whichever thread comes first."""
+
+    result: Result
+    error: BaseException | None = None
+
+    def __init__(self, task: Callable[[], Result]) -> None:
+        # A copy of the caller's context, where NumPy keeps what it does about overflow and its kind.
+        self._task: Callable[[], Result] | None = functools.partial(contextvars.copy_context().run, task)
+        self._in_hand = threading.Lock()
+
+    def do(self) -> None:
+        """Do it; where another thread is at it, wait until it is done."""
+        with self._in_hand:
+            task, self._task = self._task, None
+            if task is not None:
+                try:
+                    self.result = task()
+                except BaseException as error:
+                    self.error = error  # for the caller, whichever thread this is
+
+    def call_off(self) -> None:
+        """See to it that nobody begins it any more; where a thread is at it, wait until it is done."""
+        with self._in_hand:
+            self._task = None
+
+    def outcome(self) -> Result:
+        """Return what the task returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
 @functools.cache
 def _helpers(team_size: int) -> ThreadPoolExecutor:
     """Return the threads beside the caller's, started on first use and kept for the process's life."""
-    # A helper may have to wait for another caller's task, but never for a task of its own team.
     return ThreadPoolExecutor(team_size - 1, thread_name_prefix="numpy_gpt")
 
 
@@ -139,8 +192,9 @@ def _helpers(team_size: int) -> ThreadPoolExecutor:
 def default_threads() -> int:
     """Return how many threads this process can really run at once.
 
-    The least of the cores it may run on, those of its container's quota, and the physical cores: two
-    threads on one core's halves compete for the same arithmetic units, and slow matrix products down.
+    The least of the cores it may run on, those of its container's quota, and, on Linux, which tells them
+    apart, the physical cores: two threads on one core's halves compete for the same arithmetic units, and
+    slow matrix products down.
     """
     return max(1, min(_permitted_cores(), _quota_cores(), _physical_cores()))
 
@@ -177,14 +231,21 @@ def _physical_cores(root: Path = Path("/sys/devices/system/cpu")) -> int:
     return len(cores)
 
 
-_blas_lock = threading.Lock()
-_blas_limits: list[int] = []  # of every context that is open now, oldest first
-_blas_before: list[Any] = []  # how it was before the oldest of them
+class _Claim:
+    """A limit to BLAS's threads, which holds for as long as this object lives and is among `_claims`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+
+_blas_lock = threading.RLock()
+_claims: weakref.WeakSet[_Claim] = weakref.WeakSet()  # of every context that is open now
+_blas_before: dict[Any, int] = {}  # each library's threads before the first of them
 
 
 @contextlib.contextmanager
 def blas_threads(limit: int | None) -> Iterator[None]:
-    """Within the context, let the BLAS library use at most `limit` threads; None leaves it alone.
+    """Within the context, let the BLAS library use `limit` threads; None leaves it alone.
 
     The limit holds for the whole process. Where several contexts are open at once, on this thread or on
     others, the smallest limit holds, and the last to close puts back what was before the first. Where
@@ -193,21 +254,33 @@ def blas_threads(limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    with _blas_lock:
-        if not _blas_limits:
-            _blas_before.append(_blas_libraries().limit(limits=limit))
-        elif limit < min(_blas_limits):
-            _blas_libraries().limit(limits=limit)
-        _blas_limits.append(limit)
+    claim = _Claim(limit)
+    # Should an interrupt cut the last lines short, the claim dies with this frame, and its limit with it.
+    last_resort = weakref.finalize(claim, _steer_blas)
     try:
+        with _blas_lock:
+            _claims.add(claim)
+            _steer_blas()
         yield
     finally:
         with _blas_lock:
-            _blas_limits.remove(limit)
-            if not _blas_limits:
-                _blas_before.pop().restore_original_limits()
-            else:
-                _blas_libraries().limit(limits=min(_blas_limits))
+            _claims.discard(claim)
+            _steer_blas()
+        last_resort.detach()
+
+
+def _steer_blas() -> None:
+    """Give BLAS as many threads as the smallest claim says; without any, as many as it had before."""
+    with _blas_lock:
+        limit = min((claim.limit for claim in _claims), default=None)
+        for library in _blas_libraries().lib_controllers:
+            if limit is not None:
+                _blas_before.setdefault(library, library.num_threads)
+                library.set_num_threads(limit)
+            elif library in _blas_before:
+                library.set_num_threads(_blas_before[library])
+        if limit is None:
+            _blas_before.clear()
 
 
 def blas_is_steerable() -> bool:
@@ -221,3 +294,15 @@ def _blas_libraries() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
+
+
+def _begin_anew_in_a_child() -> None:
+    """Forget, in a process that was forked off, the threads of its parent, none of which came along."""
+    global _blas_lock  # noqa: PLW0603  another thread may have held it
+    _blas_lock = threading.RLock()
+    _claims.clear()
+    _helpers.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew_in_a_child)

@@ -6,8 +6,10 @@ chunks, tiles, pieces of the vocabulary, threads, and buffers.
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
+import pickle
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -106,6 +108,15 @@ def test_a_twin_equals_the_book_however_it_is_cut(name: str, threads: int, seed:
             assert ours is None
         else:
             assert_close(ours, theirs, f"{name} {what}", tolerance=1e-11, floor=1e-3 * largest)
+
+
+def test_attention_without_queries_gives_gradients_of_zero() -> None:
+    none, keys = np.ones((2, 0, 4)), np.ones((2, 3, 4))
+    for table in (book, fast):
+        context, *gradients = run(table, "attention", Input((none, keys, keys), {"num_heads": 2}), upstream)
+        assert context.shape == none.shape
+        assert [gradient.shape for gradient in gradients] == [none.shape, keys.shape, keys.shape]
+        assert not any(gradient.any() for gradient in gradients)
 
 
 @every_twin
@@ -320,6 +331,19 @@ def test_steps_of_one_shape_take_no_more_memory() -> None:
     assert held_after(9, threads=1) == alone
     # Either workspace may have served either half of the batch, and with it the second's own gradients.
     assert held_after(9, threads=2) <= alone + 2 * gradients.flat.nbytes
+
+
+def test_copies_of_a_model_carry_none_of_its_memory() -> None:
+    config = ng.GPTConfig(50, 16, 32, 4, 3)
+    model, ids = ng.GPT(config, threads=2), np.arange(64).reshape(4, 16) % 50
+    fresh = len(pickle.dumps(model))
+    _, gradients = model.loss_and_gradients(ids, ids)
+    assert len(pickle.dumps(model)) <= fresh + 200
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert sum(workspace.num_bytes for workspace in twin._spare_workspaces) == 0
+        assert_same_bits(twin.loss_and_gradients(ids, ids)[1].flat, gradients.flat, "gradients of a copy")
+        twin.parameters.flat[...] = 0
+    assert_same_bits(model.loss_and_gradients(ids, ids)[1].flat, gradients.flat, "gradients")
 
 
 # ---- whole models ------------------------------------------------------------------------------------------

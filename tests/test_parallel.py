@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
+import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +22,7 @@ from hypothesis import strategies as st
 
 import numpy_gpt as ng
 from numpy_gpt import parallel
-from numpy_gpt.kernels import fast
+from numpy_gpt.kernels import Workspace, empty, fast, workspace
 from numpy_gpt.ops import Op
 from numpy_gpt.parallel import Team, blas_threads, current_team, share, share_chunks
 
@@ -63,21 +71,208 @@ def test_without_a_team_at_work_nothing_is_shared() -> None:
     assert current_team().size == 1
 
 
-def test_an_error_is_raised_when_all_have_ended() -> None:
-    ended = threading.Event()
+def test_an_error_is_raised_when_no_other_task_is_running() -> None:
+    began, ended = threading.Event(), threading.Event()
 
     def fail() -> None:
+        began.wait(0.05)
         raise KeyError("first")
 
     def slow() -> None:
+        began.set()
         time.sleep(0.05)
         ended.set()
 
     with pytest.raises(KeyError, match="first"):
         Team(2).run([fail, slow])
-    assert ended.is_set()
+    assert began.is_set() == ended.is_set()
     with pytest.raises(KeyError, match="first"):
         Team(2).run([slow, fail])
+
+
+def test_the_first_of_several_errors_is_raised() -> None:
+    def fail(which: int) -> None:
+        raise KeyError(which)
+
+    for _ in range(20):
+        with pytest.raises(KeyError, match="1"):
+            Team(4).run([int, *(functools.partial(fail, which) for which in (1, 2, 3))])
+
+
+def test_an_error_keeps_nothing_alive_that_the_tasks_worked_on() -> None:
+    class Large:
+        pass
+
+    def fail(large: Large) -> None:
+        raise KeyError
+
+    gc.collect()
+    gc.disable()
+    try:
+        large = Large()
+        with pytest.raises(KeyError):
+            Team(2).run([functools.partial(fail, large)] * 2)
+        remains = weakref.ref(large)
+        del large
+        assert remains() is None
+    finally:
+        gc.enable()
+
+
+def test_the_caller_does_what_no_thread_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def submit(self, task: Any) -> None:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    class Idle:
+        def submit(self, task: Any) -> None:
+            pass
+
+    for helpers in (Refusing(), Idle()):
+        monkeypatch.setattr(parallel, "_helpers", lambda _, helpers=helpers: helpers)
+        assert Team(3).run([lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
+
+
+# ---- interrupts and forks ----------------------------------------------------------------------------------
+
+
+class Interrupter:
+    """Presses Ctrl-C once, at the given one of the moments when Python looks whether somebody did.
+
+    These are the beginning of every function and the return from every function of C; here, those of the
+    modules that have something to tidy, and of the context managers that they are made of.
+    """
+
+    MODULES = (parallel.__file__, workspace.__file__, contextlib.__file__, weakref.__file__)
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: Any, event: str, _argument: Any) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename in self.MODULES:
+            self.left -= 1
+            if self.left == -1:
+                raise KeyboardInterrupt
+
+
+def test_an_interrupt_at_any_moment_leaves_no_thread_at_work_and_blas_as_it_was() -> None:
+    before = parallel._blas_libraries().info()
+    running: set[int] = set()
+
+    def task(which: int) -> None:
+        running.add(which)
+        try:
+            empty((3,), np.float32)
+            time.sleep(0.001)
+        finally:
+            running.discard(which)
+
+    def work() -> None:
+        with blas_threads(3), Team(2, worth_a_thread=1).at_work(), Workspace().in_use():
+            share(lambda start, _: task(start), 2, cost=1)
+
+    work()
+    for at in itertools.count():
+        before_us = sys.getprofile()
+        interrupter = Interrupter(at)
+        sys.setprofile(interrupter)
+        try:
+            work()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(before_us)
+        assert not running
+        assert parallel._blas_libraries().info() == before
+        assert current_team().size == 1
+        assert empty((3,), np.float32).base is None
+        if interrupter.left >= 0:
+            break
+    assert at > 60
+
+
+def test_an_interrupt_that_comes_while_one_is_tidied_up_after_waits_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, ended = threading.Event(), threading.Event()
+    call_off, presses = parallel._Errand.call_off, [KeyboardInterrupt, KeyboardInterrupt]
+
+    def press_and_call_off(errand: Any) -> None:
+        if presses:
+            raise presses.pop()
+        call_off(errand)
+
+    def fail() -> None:
+        assert began.wait(10)
+        raise KeyError
+
+    def slow() -> None:
+        began.set()
+        time.sleep(0.05)
+        ended.set()
+
+    monkeypatch.setattr(parallel._Errand, "call_off", press_and_call_off)
+    with pytest.raises(KeyboardInterrupt):
+        Team(2).run([fail, slow])
+    assert ended.is_set()
+
+
+FORKING = """
+import os, sys, threading
+import numpy as np
+import numpy_gpt as ng
+from numpy_gpt import parallel
+
+model = ng.GPT(ng.GPTConfig(60, 32, 64, 4, 2), threads=2, ops=sys.argv[1])
+ids = np.arange(256).reshape(8, 32) % 60
+_, before = model.loss_and_gradients(ids, ids)
+blas = parallel._blas_libraries().info()
+held, forked = threading.Event(), threading.Event()
+
+def hold():
+    with parallel._blas_lock, parallel.blas_threads(1):
+        held.set()
+        forked.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+forked.set()
+if child == 0:
+    parallel.Team(2).run([threading.Barrier(2, timeout=30).wait] * 2)  # it has threads of its own
+    _, after = model.loss_and_gradients(ids, ids)
+    assert parallel._blas_libraries().info() == blas
+    os._exit(0 if after.flat.tobytes() == before.flat.tobytes() else 3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system forks no processes")
+@pytest.mark.parametrize("ops", ["fast", "book"])
+def test_a_forked_child_computes_on(ops: str) -> None:
+    subprocess.run([sys.executable, "-c", FORKING, ops], check=True, timeout=60)
+
+
+AT_THE_END = """
+import atexit
+import numpy as np
+import numpy_gpt as ng
+
+model = ng.GPT(ng.GPTConfig(60, 32, 64, 4, 2), threads=2)
+ids = np.arange(256).reshape(8, 32) % 60
+expected = model.loss_and_gradients(ids, ids)[0]
+atexit.register(lambda: print(model.loss_and_gradients(ids, ids)[0] == expected))
+"""
+
+
+def test_a_model_computes_to_the_very_end_of_its_process() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", AT_THE_END], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert (finished.stdout.strip(), finished.stderr) == ("True", "")
+
+
+# ---- BLAS, and the machine ---------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not parallel.blas_is_steerable(), reason="NumPy's BLAS here has threads of its own mind")

@@ -114,7 +114,7 @@ def _heads(x: Array, num_heads: int) -> Array:
 
 
 def _query_blocks(num_queries: int, num_keys: int) -> Iterator[tuple[slice, int]]:
-    """Yield blocks of queries, and how many keys the last of each may see; an empty one where there are none."""
+    """Yield blocks of queries, one at least, and how many keys the last of each may see."""
     for first in range(0, max(num_queries, 1), QUERY_BLOCK):
         rows = slice(first, min(first + QUERY_BLOCK, num_queries))
         yield rows, num_keys - num_queries + rows.stop

@@ -69,7 +69,11 @@ class Workspace:
             yield
         finally:
             _current.workspace = before
-            self._arrays = {key: self._arrays[key] for key in self._asked}
+            self._arrays = {key: arrays for key, arrays in self._arrays.items() if key in self._asked}
+
+    def __reduce__(self) -> tuple[type[Workspace], tuple[()]]:
+        """A copy of a workspace, or one from a file, begins empty."""
+        return Workspace, ()
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
