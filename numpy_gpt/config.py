@@ -363,9 +363,9 @@ class EvaluateConfig:
     batch_size: int = 12
 
     def __post_init__(self) -> None:
-        _whole_number("batch_size", self.batch_size, at_least=1)
-        if self.stride is not None:
-            _whole_number("stride", self.stride, at_least=1)
+        for name in ("batch_size", "stride"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _whole_number(name, getattr(self, name), at_least=1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -396,7 +396,7 @@ class SampleConfig:
 
     def __post_init__(self) -> None:
         if self.top is not None:
-            _whole_number("top", self.top, at_least=1)
+            object.__setattr__(self, "top", _whole_number("top", self.top, at_least=1))
         if self.prompt is not None and self.prompt_file is not None:
             raise ValueError("prompt and prompt_file are two prompts: give one of them")
 
