@@ -53,6 +53,7 @@ from numpy_gpt.verify.kill_matrix import kill_matrix
 from numpy_gpt.verify.lockstep import train_in_lockstep
 from numpy_gpt.verify.parity import VerifyConfig, verify_parity
 from numpy_gpt.verify.precision import measure_precision
+from numpy_gpt.whole_files import write_whole
 
 if TYPE_CHECKING:
     import tiktoken
@@ -345,7 +346,7 @@ def explain(config: ExplainConfig) -> int:
     check_place(config.out)
     with console.status("training a tiny model, measuring its gradients, planting mistakes"):
         page = explain_step(config.text)
-    config.out.write_text(page, encoding="utf-8")
+    write_whole(config.out, [page.encode()])
     console.print(f"{config.out}: {len(page.encode()) / 1e6:.1f} MB; open it in any browser")
     if config.open:
         webbrowser.open(config.out.resolve().as_uri())

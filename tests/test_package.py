@@ -27,7 +27,7 @@ PROJECT = Path(__file__).parents[1]
 # `import numpy_gpt` itself: it offers everything below it, so only the command line may stand on it.
 COMMAND_LINE = {"cli", "__main__", "output", "tables"}
 FLOORS: list[list[set[str]]] = [
-    [{"arrays"}],
+    [{"arrays"}, {"whole_files"}],
     [{"config"}, {"parallel"}],
     [{"ops"}, {"parameters"}, {"cache"}],
     [{"kernels"}],

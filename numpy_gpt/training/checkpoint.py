@@ -23,6 +23,7 @@ from numpy_gpt.model import GPT
 from numpy_gpt.parameters import Parameters, parameter_shapes
 from numpy_gpt.text.printable import printable
 from numpy_gpt.training.adamw import AdamW
+from numpy_gpt.whole_files import write_whole
 
 if TYPE_CHECKING:
     import tiktoken
@@ -239,10 +240,10 @@ def _header(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file aside, flush it to the disk, and rename it into place.
+    """Write a safetensors file, whole or not at all.
 
-    One tensor is written after the other, so that a file takes no memory. The name aside is fixed, so that
-    what a killed process left there is overwritten by the next; safetensors' own functions do neither.
+    One tensor is written after the other, so that a file takes no memory; safetensors' own functions keep
+    neither promise.
 
     Args:
         path: the file to write.
@@ -254,24 +255,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[st
     """
     # The widest numbers first: then each begins at a multiple of its own width.
     names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
-    aside = path.with_name(f".{path.name}.tmp")
-    try:
-        with aside.open("wb") as file:
-            file.write(_header({name: tensors[name] for name in names}, metadata))
-            for name in names:
-                array = tensors[name]
-                file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        with contextlib.suppress(OSError):  # it was renamed, or never made
-            aside.unlink()
-    if os.name == "posix":  # elsewhere a folder cannot be opened, and a rename needs no flush of its own
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        yield _header({name: tensors[name] for name in names}, metadata)
+        for name in names:
+            array = tensors[name]
+            stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            yield stored.reshape(-1).view(np.uint8).data
+
+    write_whole(path, pieces())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import io
 import math
 from datetime import datetime
 from pathlib import Path
 
 from numpy_gpt.training.checkpoint import Checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.trainer import StepReport, Trainer
+from numpy_gpt.whole_files import write_whole
 
 COLUMNS = (
     "step",
@@ -147,14 +149,17 @@ class RunFolder:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
-        figure.savefig(self.picture)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png")
+        write_whole(self.picture, [picture.getbuffer()])
         return True
 
     def _rewrite_metrics(self) -> None:
-        with self.metrics.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(self._rows)
+        table = io.StringIO(newline="")
+        writer = csv.DictWriter(table, COLUMNS)
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_whole(self.metrics, [table.getvalue().encode()])
 
 
 def running_mean(values: list[float], weight: float = 0.05) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import textwrap
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from numpy_gpt.learn.exercises.learner_file import read_source
 from numpy_gpt.learn.exercises.progress import Progress
 from numpy_gpt.learn.exercises.trial import examine_apart
 from numpy_gpt.text.printable import printable
+from numpy_gpt.whole_files import write_whole
 
 DEFAULT_FOLDER = Path("exercises")
 """Where the command line looks unless told, so that it need not be told again."""
@@ -104,14 +106,12 @@ class Workbook:
         """
         exercise = self._named(name)
         path = self.path(exercise)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with path.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(handout(exercise, position(exercise)))
-        except FileExistsError:
+        if os.path.lexists(path):
             raise FileExistsError(
                 f"{path} is there already, and nothing of yours is overwritten; to begin anew, move it away"
-            ) from None
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [handout(exercise, position(exercise)).encode()])
         return Answer(
             (
                 f"{path}: {exercise.title}",
