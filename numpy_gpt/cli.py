@@ -493,7 +493,13 @@ def _remember(tokens: Iterable[int], memory: list[int]) -> Iterator[int]:
 
 
 def _newest_checkpoint() -> Path:
-    found = sorted(Path("runs").glob("*/best.safetensors"))
+    """Return the best checkpoint of the run in runs/ that wrote a checkpoint last."""
+    found = [path for path in Path("runs").glob("*/best.safetensors") if path.is_file()]
     if not found:
         raise FileNotFoundError("there is no runs/*/best.safetensors here: train first, or give --checkpoint")
-    return found[-1]
+    return max(found, key=lambda path: (_last_written(path.parent), path))  # of equal times, the last name
+
+
+def _last_written(run: Path) -> int:
+    """Return when a run wrote its latest checkpoint, in nanoseconds."""
+    return max(path.stat().st_mtime_ns for path in run.glob("*.safetensors") if path.is_file())

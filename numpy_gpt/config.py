@@ -351,7 +351,7 @@ class EvaluateConfig:
 
     Args:
         text: the UTF-8 file to predict.
-        checkpoint: the model; without it, the best of the newest folder in runs/.
+        checkpoint: the model; without it, the best of the run in runs/ that wrote last.
         stride: how far each window moves on; below the model's T every token but the first window's sees at
             least T - stride tokens before it, which takes T / stride times as long. Without it, T.
         batch_size: windows per forward pass.
@@ -373,7 +373,7 @@ class SampleConfig:
     """Continue a text with a trained model.
 
     Args:
-        checkpoint: the model; without it, the best of the newest folder in runs/.
+        checkpoint: the model; without it, the best of the run in runs/ that wrote last.
         prompt: the text to continue, without it a line break; empty starts from the end-of-text token.
         prompt_file: a UTF-8 file to take the prompt from; - reads standard input.
         max_new_tokens: how many tokens to add at most.
@@ -426,7 +426,7 @@ class ExportConfig:
 
     Args:
         out: the folder to make; new or empty.
-        checkpoint: the model; without it, the best of the newest folder in runs/.
+        checkpoint: the model; without it, the best of the run in runs/ that wrote last.
     """
 
     out: Path
