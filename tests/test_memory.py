@@ -94,8 +94,51 @@ def test_what_is_too_large_is_refused_before_anything_is_allocated(
             },
             2000,
         ),
+        (
+            {
+                "proc/meminfo": "MemAvailable: 4000 kB\n",
+                "sys/fs/cgroup/memory.max": "3000\n",
+                "sys/fs/cgroup/memory.current": "2500\n",
+                "sys/fs/cgroup/memory.stat": "anon 400\nactive_file 300\ninactive_file 1800\n",
+            },
+            2300,
+        ),
+        (
+            {
+                "proc/meminfo": "MemAvailable: 4000 kB\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "3000\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "2500\n",
+                "sys/fs/cgroup/memory/memory.stat": "inactive_file 7\ntotal_inactive_file 1800\n",
+            },
+            2300,
+        ),
+        (
+            {
+                "sys/fs/cgroup/memory.max": "3000\n",
+                "sys/fs/cgroup/memory.current": "1000\n",
+                "sys/fs/cgroup/memory.stat": "inactive_file 1001\n",  # read a moment later
+            },
+            3000,
+        ),
+        (
+            {
+                "sys/fs/cgroup/memory.max": "3000\n",
+                "sys/fs/cgroup/memory.current": "1000\n",
+                "sys/fs/cgroup/memory.stat": "\ninactive_file many\n",
+            },
+            2000,
+        ),
     ],
-    ids=["the machine", "a container", "a container without limit", "an older container"],
+    ids=[
+        "the machine",
+        "a container",
+        "a container without limit",
+        "an older container",
+        "a container that has read files",
+        "an older container that has read files",
+        "a container that is reading a file",
+        "a container that tells nonsense",
+    ],
 )
 def test_free_memory_is_the_machine_s_or_the_container_s(
     files: dict[str, str], expected: int, tmp_path: Path
