@@ -183,9 +183,9 @@ class TrainConfig:
             the book's operations.
         out: a new folder for checkpoints, metrics and picture; without it, runs/<date-time>, or when
             resuming, the folder of the checkpoint.
-        resume: a checkpoint to go on from, exactly as if the run had never stopped; of a run's folder, its
-            last. It brings all settings along; of them only threads, recompute, eval_interval, stop_after,
-            out and the place of the text may change.
+        resume: a checkpoint to go on from, exactly as if the run had never stopped; with another number of
+            threads, but for rounding. Of a run's folder, its last. It brings all settings along; of them only
+            threads, recompute, eval_interval, stop_after, out and the place of the text may change.
 
     Raises:
         ValueError: naming the first setting that makes no run.

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -119,8 +119,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     from numpy_gpt.text.tokenizers import tokenizer_from_json
 
     with _opened(Path(path)) as (file, document):
-        config, dtype, settings = GPTConfig(**document["config"]), document["dtype"], document["optimizer"]
-        _check_header(file, config, dtype, has_optimizer=settings is not None)
+        config, dtype, settings = _checked_config(file, document), document["dtype"], document["optimizer"]
         tokenizer, metadata = document["tokenizer"], document["metadata"]
         if not isinstance(metadata, dict):
             raise ValueError(f"its metadata is a {type(metadata).__name__}, not a table")
@@ -156,14 +155,22 @@ def _check_fit(config: GPTConfig, tokenizer: tiktoken.Encoding | None) -> None:
         )
 
 
-def read_description(path: Path) -> tuple[int, dict[str, Any]]:
-    """Return a checkpoint's step and metadata, without reading its tensors.
+class Description(NamedTuple):
+    """What a checkpoint says of itself."""
+
+    step: int
+    config: GPTConfig
+    metadata: dict[str, Any]
+
+
+def read_description(path: Path) -> Description:
+    """Return what a checkpoint says of itself, without reading its tensors.
 
     Raises:
         OSError, ValueError: as `load_checkpoint`.
     """
-    with _opened(path) as (_, document):
-        return document["step"], dict(document["metadata"])
+    with _opened(path) as (file, document):
+        return Description(document["step"], _checked_config(file, document), dict(document["metadata"]))
 
 
 @contextlib.contextmanager
@@ -188,6 +195,13 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
         # A reason may quote the file, and a hostile one has names with line breaks or without an end.
         raise ValueError(f"{path} is not a checkpoint: {printable(reason):.300}") from error
+
+
+def _checked_config(file: Any, document: dict[str, Any]) -> GPTConfig:
+    """Return the model's configuration, after comparing it with the file's header."""
+    config = GPTConfig(**document["config"])
+    _check_header(file, config, document["dtype"], has_optimizer=document["optimizer"] is not None)
+    return config
 
 
 def _check_header(file: Any, config: GPTConfig, dtype: str, *, has_optimizer: bool) -> None:

@@ -24,6 +24,8 @@ COLUMNS = (
     "tokens_per_second",
 )
 BEST_SO_FAR = "best_validation_loss"
+THREADS = "threads"
+"""Under these names a checkpoint's metadata say the lowest loss so far, and how many threads computed."""
 
 
 class RunFolder:
@@ -72,7 +74,7 @@ class RunFolder:
             OSError: when the folder cannot be written.
         """
         folder = cls(checkpoint_path.parent)
-        last_step = read_description(folder.last)[0] if folder.last.exists() else 0
+        last_step = read_description(folder.last).step if folder.last.exists() else 0
         if last_step > checkpoint.step:
             raise FileExistsError(
                 f"{folder.last} is at step {last_step}, further along than step {checkpoint.step} of "
@@ -121,6 +123,7 @@ class RunFolder:
             step=trainer.step,
             metadata={
                 "train_config": trainer.config.to_json(),
+                THREADS: trainer.model.threads,
                 "text_fingerprint": trainer.data.text_fingerprint,
                 "tokenizer_fingerprint": trainer.data.tokenizer_fingerprint,
                 **self.metadata,

@@ -107,6 +107,8 @@ class Trainer:
     ) -> Trainer:
         """Return a trainer that goes on as if it had never stopped; `ops` as for `start`.
 
+        On as many threads, bit for bit: another number adds in another order, and rounds otherwise.
+
         Raises:
             ValueError: for a checkpoint without an optimizer, or of another text or tokenizer.
         """
