@@ -1,4 +1,4 @@
-"""Every setting, in frozen dataclasses that are validated once: a model's shape, and a training run."""
+"""Settings in frozen dataclasses that are validated once: a model's shape, a training run, short commands'."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ SHAPE = ("num_layers", "num_heads", "embedding_dim", "max_sequence_length", "act
 """The settings of a run that its preset has too."""
 
 QUICK_SHAPE = dataclasses.replace(PRESETS["nano"], num_layers=2)
-"""What `train` builds unless told: of the shapes tried on the embedded text, the best after two minutes."""
+"""What `train` builds unless told: nano with half of its layers, for a short text and a short run."""
 
 TOKENIZER_VOCABULARIES = {"bytes": 257, "bpe": 1024, "gpt2": 50257}
 """How many tokens each tokenizer has, end-of-text included; of bpe, how many it learns unless told."""
@@ -156,8 +156,8 @@ class TrainConfig:
         tokenizer: bytes (257 tokens), bpe (learned from the text) or gpt2 (50257 tokens); without it, that of
             a prepared folder, otherwise bpe.
         vocabulary_size: V, how many tokens bpe learns, end-of-text included; 1024 without it.
-        preset: the model's shape where the flags below do not say; without it nano's with two layers, which
-            a short text teaches more in a short time.
+        preset: the model's shape where the flags below do not say; without it nano's with two layers,
+            for a short text and a short run.
         num_layers: L, transformer blocks.
         num_heads: H, attention heads per block.
         embedding_dim: C, the width of a token vector.

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import tiktoken
 
 LONGEST_RUN = 1 << 24
-"""The most characters without a break to hold in memory, half a minute's work where GPT-2's tokenizer takes
-them for one word. A longer run is refused."""
+"""The most characters without a break to hold in memory, which a tokenizer may take for one word. A longer
+run is refused."""
 
 
 @dataclasses.dataclass(frozen=True)
