@@ -1,4 +1,4 @@
-"""Settings in frozen dataclasses that are validated once: a model's shape, a training run, short commands'."""
+"""Settings, in frozen dataclasses that are validated once: a model's, a training run's, short commands'."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 
 class SettingsError(ValueError):
@@ -124,6 +124,11 @@ PRESETS = {
 }
 """Every preset by name; nano and small are byte-level and word-piece models that a laptop trains."""
 
+if TYPE_CHECKING:  # no type checker computes the choices, but the command line reads them
+    PresetName = str
+else:
+    PresetName = Literal[tuple(PRESETS)]
+
 SHAPE = ("num_layers", "num_heads", "embedding_dim", "max_sequence_length", "activation")
 """The settings of a run that its preset has too."""
 
@@ -194,7 +199,7 @@ class TrainConfig:
     text: tuple[Path, ...] = ()
     tokenizer: Literal["bytes", "bpe", "gpt2"] | None = None
     vocabulary_size: int | None = None
-    preset: Literal["nano", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
+    preset: PresetName | None = None
     num_layers: int | None = None
     num_heads: int | None = None
     embedding_dim: int | None = None
