@@ -30,9 +30,10 @@ from numpy_gpt.config import (
     SettingsError,
     TrainConfig,
 )
+from numpy_gpt.extras import install_command
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
 from numpy_gpt.learn.exercises import LearnerOps, UnknownExerciseError, Workbook, load_learner_ops
-from numpy_gpt.learn.exercises.workbook import DEFAULT_FOLDER
+from numpy_gpt.learn.exercises.commands import DEFAULT_FOLDER
 from numpy_gpt.learn.explorer import check_place
 from numpy_gpt.learn.explorer import explain as explain_step
 from numpy_gpt.model import TABLES
@@ -109,7 +110,7 @@ def train(config: TrainConfig) -> int:
         if interruption:
             folder.save(folder.last, trainer)
     if not folder.draw():
-        console.print("no picture of the losses: pip install 'numpy-gpt[plot]'")
+        console.print(f"no picture of the losses: {install_command('plot')}")
     if interruption:
         console.print(f"stopped after step {trainer.step:,}; go on with --resume {folder.last}")
         return interruption.exit_code
@@ -455,7 +456,7 @@ def _complain(error: object, exit_code: int) -> int:
     elif isinstance(error, MemoryError):
         reason = f"not enough memory: {error}"
     elif isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        reason = "this needs torch: pip install 'numpy-gpt[torch]'"
+        reason = f"this needs torch: {install_command('torch')}"
     say_on_standard_error(f"numpy-gpt: {' '.join(reason.split())}")
     return exit_code
 

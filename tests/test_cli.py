@@ -159,7 +159,7 @@ def test_every_setting_reaches_the_run(
     assert outcome("train", *flags) == 0
     printed = capsys.readouterr()
     assert LAST_LINE.fullmatch(printed.out.splitlines()[-1])
-    assert "pip install 'numpy-gpt[plot]'" in printed.out
+    assert 'pip install "numpy-gpt[plot]"' in printed.out
     assert printed.err == ""
 
     (folder,) = (words / "runs").iterdir()  # without --out
