@@ -7,6 +7,8 @@ change: a sliding window cannot use the cache, and recomputes.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -48,13 +50,30 @@ class Cache:
     def __init__(self, config: GPTConfig, batch_size: int, dtype: DTypeLike) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        self._max_sequence_length = config.max_sequence_length
+        self._config = config
         room = min(FIRST_ROOM, config.max_sequence_length)
         shape = (config.num_layers, batch_size, room, config.embedding_dim)
         self.length = 0
         self.keys = np.zeros(shape, dtype)
         self.values = np.zeros(shape, dtype)
         self.blocks = tuple(BlockCache(self, block) for block in range(config.num_layers))
+
+    def check_fits(self, config: GPTConfig, dtype: DTypeLike) -> None:
+        """Refuse a model that this cache was not made for, as far as settings tell models apart.
+
+        Args:
+            config: the model's.
+            dtype: the model's.
+
+        Raises:
+            ValueError: naming the first setting that differs; the cache stays as it was.
+        """
+        if np.dtype(dtype) != self.keys.dtype:
+            raise ValueError(f"the cache was made for a model in {self.keys.dtype}, not {np.dtype(dtype)}")
+        for field in dataclasses.fields(config):
+            made_for, given = getattr(self._config, field.name), getattr(config, field.name)
+            if made_for != given:
+                raise ValueError(f"the cache was made for a model with {field.name} {made_for}, not {given}")
 
     def make_room(self, batch_size: int, num_tokens: int) -> None:
         """Get memory for that many more tokens of that many sequences.
@@ -66,10 +85,12 @@ class Cache:
         length = self.length + num_tokens
         if batch_size != B:
             raise ValueError(f"the cache was made for a batch_size of {B}, not {batch_size}")
-        if length > self._max_sequence_length:
-            raise ValueError(f"input has {length} tokens, but the maximum is {self._max_sequence_length}")
+        if length > self._config.max_sequence_length:
+            raise ValueError(
+                f"input has {length} tokens, but the maximum is {self._config.max_sequence_length}"
+            )
         if length > room:
-            room = min(max(2 * room, length), self._max_sequence_length)
+            room = min(max(2 * room, length), self._config.max_sequence_length)
             self.keys, self.values = (_with_room(kept, room) for kept in (self.keys, self.values))
 
 

@@ -24,18 +24,22 @@ from numpy_gpt.config import (
     EvaluateConfig,
     ExplainConfig,
     ExportConfig,
+    GPTConfig,
     ImportConfig,
     SampleConfig,
     SettingsError,
     TrainConfig,
 )
+from numpy_gpt.extras import install_command
 from numpy_gpt.interop import export_pretrained, load_pretrained, load_pretrained_tokenizer
 from numpy_gpt.learn.exercises import LearnerOps, UnknownExerciseError, Workbook, load_learner_ops
-from numpy_gpt.learn.exercises.workbook import DEFAULT_FOLDER
+from numpy_gpt.learn.exercises.commands import DEFAULT_FOLDER
 from numpy_gpt.learn.explorer import check_place
 from numpy_gpt.learn.explorer import explain as explain_step
+from numpy_gpt.model import TABLES
+from numpy_gpt.ops import Ops
 from numpy_gpt.output import Output, open_streams, say_on_standard_error, settle
-from numpy_gpt.parallel import blas_is_steerable
+from numpy_gpt.parallel import blas_is_steerable, default_threads
 from numpy_gpt.tables import likeliest_next_tokens, lockstep_table, parity_table, precision_table
 from numpy_gpt.text.corpus import read_text
 from numpy_gpt.text.prepare import PrepareConfig
@@ -46,13 +50,14 @@ from numpy_gpt.training.checkpoint import Checkpoint, load_checkpoint, read_desc
 from numpy_gpt.training.data import load_data
 from numpy_gpt.training.evaluation import evaluate as evaluate_model
 from numpy_gpt.training.interruption import SIGNALLED, gentle_interruption
-from numpy_gpt.training.memory import gigabytes, training_bytes
-from numpy_gpt.training.run_folder import RunFolder
+from numpy_gpt.training.memory import gigabytes, require_memory, training_bytes
+from numpy_gpt.training.run_folder import THREADS, RunFolder
 from numpy_gpt.training.trainer import NotFiniteError, Trainer
 from numpy_gpt.verify.kill_matrix import kill_matrix
 from numpy_gpt.verify.lockstep import train_in_lockstep
 from numpy_gpt.verify.parity import VerifyConfig, verify_parity
 from numpy_gpt.verify.precision import measure_precision
+from numpy_gpt.whole_files import write_whole
 
 if TYPE_CHECKING:
     import tiktoken
@@ -78,11 +83,6 @@ def train(config: TrainConfig) -> int:
     console.print(
         f"{data.description}: {data.num_bytes:,} bytes, fingerprint {data.text_fingerprint}; "
         f"{len(data.training_ids):,} tokens to learn from, {len(data.validation_ids):,} held out"
-    )
-    needed = training_bytes(config, shape, trainer.model.ops)
-    console.print(
-        f"on {trainer.model.threads} threads, with about {gigabytes(needed)} of memory"
-        + ("" if blas_is_steerable() else "; NumPy's BLAS here chooses its threads itself")
     )
     if config.resume:
         left = "" if trainer.step < trainer.last_step else ", which was the last"
@@ -110,7 +110,7 @@ def train(config: TrainConfig) -> int:
         if interruption:
             folder.save(folder.last, trainer)
     if not folder.draw():
-        console.print("no picture of the losses: pip install 'numpy-gpt[plot]'")
+        console.print(f"no picture of the losses: {install_command('plot')}")
     if interruption:
         console.print(f"stopped after step {trainer.step:,}; go on with --resume {folder.last}")
         return interruption.exit_code
@@ -138,16 +138,35 @@ def _start_or_resume(config: TrainConfig, console: Output) -> tuple[Trainer, Run
     learner = _learner_ops(config, console)
     ops = learner.table if learner else None
     if config.resume is None:
-        trainer, folder = Trainer.start(config, load_data(config), ops=ops), RunFolder.create(config.out)
+        data = load_data(config)
+        _say_memory(config, config.model_config(data.tokenizer.n_vocab), ops, console)
+        trainer, folder = Trainer.start(config, data, ops=ops), RunFolder.create(config.out)
     else:
+        require_memory(_say_memory(config, read_description(config.resume).config, ops, console))
         checkpoint = load_checkpoint(config.resume)
         if learner:
             learner.require_same(checkpoint.metadata)
         trainer = Trainer.resume(config, load_data(config, checkpoint.tokenizer), checkpoint, ops=ops)
         reopened = config.out is None
         folder = RunFolder.reopen(config.resume, checkpoint) if reopened else RunFolder.create(config.out)
+        until_now = checkpoint.metadata.get(THREADS)
+        if isinstance(until_now, int) and until_now != trainer.model.threads:
+            console.print(
+                f"until now it ran on {until_now} threads: on another number, sums are "
+                "rounded in another order, and results may differ in their last bits"
+            )
     folder.metadata = learner.metadata if learner else {}
     return trainer, folder
+
+
+def _say_memory(config: TrainConfig, shape: GPTConfig, ops: Ops | None, console: Output) -> int:
+    """Say what a run will compute on, before it takes any of it, and return how many bytes it needs."""
+    needed = training_bytes(config, shape, ops or TABLES[config.ops])
+    console.print(
+        f"on {config.threads or default_threads()} threads, with about {gigabytes(needed)} of memory"
+        + ("" if blas_is_steerable() else "; NumPy's BLAS here chooses its threads itself")
+    )
+    return needed
 
 
 def _learner_ops(config: TrainConfig, console: Output) -> LearnerOps | None:
@@ -345,7 +364,7 @@ def explain(config: ExplainConfig) -> int:
     check_place(config.out)
     with console.status("training a tiny model, measuring its gradients, planting mistakes"):
         page = explain_step(config.text)
-    config.out.write_text(page, encoding="utf-8")
+    write_whole(config.out, [page.encode()])
     console.print(f"{config.out}: {len(page.encode()) / 1e6:.1f} MB; open it in any browser")
     if config.open:
         webbrowser.open(config.out.resolve().as_uri())
@@ -413,8 +432,7 @@ def _heard_or_not(arguments: Sequence[str]) -> Iterator[None]:
 
 def _with_saved_settings(checkpoint: Path, arguments: Sequence[str]) -> TrainConfig:
     """Return the settings of the run that left the checkpoint, with what the command line may change."""
-    _, metadata = read_description(checkpoint)
-    saved = TrainConfig.from_json(metadata.get("train_config"))
+    saved = TrainConfig.from_json(read_description(checkpoint).metadata.get("train_config"))
     if saved.ops == OPS_OF_A_FOLDER and not any(each.partition("=")[0] == "--ops" for each in arguments):
         reason = "this run computed with solved exercises: give their folder again with --ops"
         raise SystemExit(_complain(reason, WRONG_USAGE))
@@ -438,7 +456,7 @@ def _complain(error: object, exit_code: int) -> int:
     elif isinstance(error, MemoryError):
         reason = f"not enough memory: {error}"
     elif isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        reason = "this needs torch: pip install 'numpy-gpt[torch]'"
+        reason = f"this needs torch: {install_command('torch')}"
     say_on_standard_error(f"numpy-gpt: {' '.join(reason.split())}")
     return exit_code
 
@@ -492,7 +510,13 @@ def _remember(tokens: Iterable[int], memory: list[int]) -> Iterator[int]:
 
 
 def _newest_checkpoint() -> Path:
-    found = sorted(Path("runs").glob("*/best.safetensors"))
+    """Return the best checkpoint of the run in runs/ that wrote a checkpoint last."""
+    found = [path for path in Path("runs").glob("*/best.safetensors") if path.is_file()]
     if not found:
         raise FileNotFoundError("there is no runs/*/best.safetensors here: train first, or give --checkpoint")
-    return found[-1]
+    return max(found, key=lambda path: (_last_written(path.parent), path))  # of equal times, the last name
+
+
+def _last_written(run: Path) -> int:
+    """Return when a run wrote its latest checkpoint, in nanoseconds."""
+    return max(path.stat().st_mtime_ns for path in run.glob("*.safetensors") if path.is_file())

@@ -1,4 +1,4 @@
-"""Every setting, in frozen dataclasses that are validated once: a model's shape, and a training run."""
+"""Settings, in frozen dataclasses that are validated once: a model's, a training run's, short commands'."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 
 class SettingsError(ValueError):
@@ -124,11 +124,16 @@ PRESETS = {
 }
 """Every preset by name; nano and small are byte-level and word-piece models that a laptop trains."""
 
+if TYPE_CHECKING:  # no type checker computes the choices, but the command line reads them
+    PresetName = str
+else:
+    PresetName = Literal[tuple(PRESETS)]
+
 SHAPE = ("num_layers", "num_heads", "embedding_dim", "max_sequence_length", "activation")
 """The settings of a run that its preset has too."""
 
 QUICK_SHAPE = dataclasses.replace(PRESETS["nano"], num_layers=2)
-"""What `train` builds unless told: of the shapes tried on the embedded text, the best after two minutes."""
+"""What `train` builds unless told: nano with half of its layers, for a short text and a short run."""
 
 TOKENIZER_VOCABULARIES = {"bytes": 257, "bpe": 1024, "gpt2": 50257}
 """How many tokens each tokenizer has, end-of-text included; of bpe, how many it learns unless told."""
@@ -156,8 +161,8 @@ class TrainConfig:
         tokenizer: bytes (257 tokens), bpe (learned from the text) or gpt2 (50257 tokens); without it, that of
             a prepared folder, otherwise bpe.
         vocabulary_size: V, how many tokens bpe learns, end-of-text included; 1024 without it.
-        preset: the model's shape where the flags below do not say; without it nano's with two layers, which
-            a short text teaches more in a short time.
+        preset: the model's shape where the flags below do not say; without it nano's with two layers,
+            for a short text and a short run.
         num_layers: L, transformer blocks.
         num_heads: H, attention heads per block.
         embedding_dim: C, the width of a token vector.
@@ -183,9 +188,9 @@ class TrainConfig:
             the book's operations.
         out: a new folder for checkpoints, metrics and picture; without it, runs/<date-time>, or when
             resuming, the folder of the checkpoint.
-        resume: a checkpoint to go on from, exactly as if the run had never stopped; of a run's folder, its
-            last. It brings all settings along; of them only threads, recompute, eval_interval, stop_after,
-            out and the place of the text may change.
+        resume: a checkpoint to go on from, exactly as if the run had never stopped; with another number of
+            threads, but for rounding. Of a run's folder, its last. It brings all settings along; of them only
+            threads, recompute, eval_interval, stop_after, out and the place of the text may change.
 
     Raises:
         ValueError: naming the first setting that makes no run.
@@ -194,7 +199,7 @@ class TrainConfig:
     text: tuple[Path, ...] = ()
     tokenizer: Literal["bytes", "bpe", "gpt2"] | None = None
     vocabulary_size: int | None = None
-    preset: Literal["nano", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
+    preset: PresetName | None = None
     num_layers: int | None = None
     num_heads: int | None = None
     embedding_dim: int | None = None
@@ -351,7 +356,7 @@ class EvaluateConfig:
 
     Args:
         text: the UTF-8 file to predict.
-        checkpoint: the model; without it, the best of the newest folder in runs/.
+        checkpoint: the model; without it, the best of the run in runs/ that wrote last.
         stride: how far each window moves on; below the model's T every token but the first window's sees at
             least T - stride tokens before it, which takes T / stride times as long. Without it, T.
         batch_size: windows per forward pass.
@@ -363,9 +368,9 @@ class EvaluateConfig:
     batch_size: int = 12
 
     def __post_init__(self) -> None:
-        _whole_number("batch_size", self.batch_size, at_least=1)
-        if self.stride is not None:
-            _whole_number("stride", self.stride, at_least=1)
+        for name in ("batch_size", "stride"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _whole_number(name, getattr(self, name), at_least=1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,7 +378,7 @@ class SampleConfig:
     """Continue a text with a trained model.
 
     Args:
-        checkpoint: the model; without it, the best of the newest folder in runs/.
+        checkpoint: the model; without it, the best of the run in runs/ that wrote last.
         prompt: the text to continue, without it a line break; empty starts from the end-of-text token.
         prompt_file: a UTF-8 file to take the prompt from; - reads standard input.
         max_new_tokens: how many tokens to add at most.
@@ -396,7 +401,7 @@ class SampleConfig:
 
     def __post_init__(self) -> None:
         if self.top is not None:
-            _whole_number("top", self.top, at_least=1)
+            object.__setattr__(self, "top", _whole_number("top", self.top, at_least=1))
         if self.prompt is not None and self.prompt_file is not None:
             raise ValueError("prompt and prompt_file are two prompts: give one of them")
 
@@ -426,7 +431,7 @@ class ExportConfig:
 
     Args:
         out: the folder to make; new or empty.
-        checkpoint: the model; without it, the best of the newest folder in runs/.
+        checkpoint: the model; without it, the best of the run in runs/ that wrote last.
     """
 
     out: Path

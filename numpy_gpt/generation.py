@@ -46,7 +46,7 @@ def next_token_probabilities(
     Source:
         top_p: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1.
     """
-    _check_filters(temperature, top_k, top_p)
+    top_k = _check_filters(temperature, top_k, top_p)
     logits = np.asarray(logits, np.float64)  # (V,)
     if logits.ndim != 1 or logits.size == 0:
         raise ValueError(f"logits must have shape (V,), not {logits.shape}")
@@ -61,7 +61,6 @@ def next_token_probabilities(
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to exp(-inf) = 0
         probabilities = np.exp((logits - largest) / temperature)  # (V,)
     if top_k is not None and top_k < logits.size:
-        top_k = operator.index(top_k)  # the negative of an unsigned number is none
         kth_largest = np.partition(logits, -top_k)[-top_k]  # finding it is much quicker than sorting all
         is_kept = logits > kth_largest  # (V,)
         is_kept[np.flatnonzero(logits == kth_largest)[: top_k - is_kept.sum()]] = True
@@ -117,9 +116,11 @@ def generate(
         raise ValueError(f"max_new_tokens must be at least 0, not {max_new_tokens}")
     if seed < 0:
         raise ValueError(f"seed must be at least 0, not {seed}")
-    _check_filters(temperature, top_k, top_p)
-    if vocabulary_limit is not None and operator.index(vocabulary_limit) < 1:
+    top_k = _check_filters(temperature, top_k, top_p)
+    vocabulary_limit = _index_or_none(vocabulary_limit)
+    if vocabulary_limit is not None and vocabulary_limit < 1:
         raise ValueError(f"vocabulary_limit must be at least 1, not {vocabulary_limit}")
+    end_of_text = _index_or_none(end_of_text)
     ids = _starting_ids(prompt_ids, model.config.vocabulary_size, end_of_text)
     draws = np.random.default_rng(seed)
 
@@ -145,18 +146,26 @@ def generate(
     return tokens()
 
 
-def _check_filters(temperature: float, top_k: int | None, top_p: float | None) -> None:
+def _index_or_none(value: int | None) -> int | None:
+    """Return any kind of integer as Python's own, whose arithmetic neither wraps nor overflows."""
+    return None if value is None else operator.index(value)
+
+
+def _check_filters(temperature: float, top_k: int | None, top_p: float | None) -> int | None:
+    """Return top_k as Python's own integer, when all three filters make sense."""
+    top_k = _index_or_none(top_k)
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be a finite number, 0 or more, not {temperature}")
-    if top_k is not None and operator.index(top_k) < 1:
+    if top_k is not None and top_k < 1:
         raise ValueError(f"top_k must be at least 1, not {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1, not {top_p}")
+    return top_k
 
 
 def _starting_ids(prompt_ids: ArrayLike, vocabulary_size: int, end_of_text: int | None) -> list[int]:
     """Return the prompt as a list of ints; `[end_of_text]` when it is empty."""
-    if end_of_text is not None and not 0 <= operator.index(end_of_text) < vocabulary_size:
+    if end_of_text is not None and not 0 <= end_of_text < vocabulary_size:
         raise ValueError(f"end_of_text {end_of_text} is outside 0..{vocabulary_size - 1}")
     try:
         prompt = np.asarray(prompt_ids)
@@ -167,6 +176,6 @@ def _starting_ids(prompt_ids: ArrayLike, vocabulary_size: int, end_of_text: int 
     if prompt.size == 0:  # np.asarray([]) is float64: the dtype of nothing means nothing
         if end_of_text is None:
             raise ValueError("an empty prompt starts from end_of_text, which is None")
-        return [operator.index(end_of_text)]
+        return [end_of_text]
     ids: list[int] = check_token_ids(prompt[None], vocabulary_size, prompt.size)[0].tolist()
     return ids

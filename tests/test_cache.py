@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,6 +95,40 @@ def test_what_does_not_fit_is_refused_and_leaves_the_cache_alone(
 def test_a_cache_for_no_sequences_is_refused(model: ng.GPT) -> None:
     with pytest.raises(ValueError, match="batch_size"):
         model.new_cache(0)
+
+
+OTHER_SETTINGS = {
+    "vocabulary_size": 12,
+    "max_sequence_length": 7,
+    "embedding_dim": 16,
+    "num_heads": 4,
+    "num_layers": 3,
+    "qkv_bias": False,
+    "tie_weights": False,
+    "activation": "gelu",
+    "layer_norm_eps": 1e-6,
+}
+
+
+def test_every_setting_tells_models_apart() -> None:
+    assert list(OTHER_SETTINGS) == [field.name for field in dataclasses.fields(ng.GPTConfig)]
+
+
+@pytest.mark.parametrize("setting", OTHER_SETTINGS)
+def test_a_cache_of_another_model_is_refused_by_the_setting_that_differs(model: ng.GPT, setting: str) -> None:
+    cache = model.new_cache()
+    model([[1, 2]], cache=cache)
+    other = dataclasses.replace(model.config, **{setting: OTHER_SETTINGS[setting]})
+    message = f"{setting} {getattr(model.config, setting)}, not {OTHER_SETTINGS[setting]}"
+    with pytest.raises(ValueError, match=f"^the cache was made for a model with {message}$"):
+        cache.check_fits(other, model.dtype)
+    cache.check_fits(model.config, "float64")
+    assert cache.length == 2
+
+
+def test_a_cache_of_another_dtype_is_refused(model: ng.GPT) -> None:
+    with pytest.raises(ValueError, match=r"^the cache was made for a model in float64, not float32$"):
+        model.new_cache().check_fits(model.config, np.float32)
 
 
 def test_two_caches_do_not_meet(model: ng.GPT) -> None:

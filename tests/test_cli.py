@@ -159,7 +159,7 @@ def test_every_setting_reaches_the_run(
     assert outcome("train", *flags) == 0
     printed = capsys.readouterr()
     assert LAST_LINE.fullmatch(printed.out.splitlines()[-1])
-    assert "pip install 'numpy-gpt[plot]'" in printed.out
+    assert 'pip install "numpy-gpt[plot]"' in printed.out
     assert printed.err == ""
 
     (folder,) = (words / "runs").iterdir()  # without --out
@@ -304,15 +304,34 @@ def test_a_seed_decides_the_sample(checkpoint: str, capsys: pytest.CaptureFixtur
     assert sample("--prompt", "", "--max-new-tokens", "0").strip() == ""
 
 
-def test_without_a_checkpoint_the_newest_run_is_sampled(
-    words: Path, checkpoint: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({"b/best": 1, "b/last": 5, "a/best": 2, "a/last": 3}, "b"),
+        ({"b/best": 1, "b/last": 2, "a/best": 3, "a/last": 3}, "a"),
+        ({"b/best": 4, "b/last": 4, "a/best": 4, "a/last": 4}, "b"),
+        ({"b/last": 9, "a/best": 1}, "a"),
+    ],
+    ids=["resumed last", "last whatever its name", "equal times", "without a best model"],
+)
+def test_without_a_checkpoint_the_run_that_wrote_last_is_sampled(
+    words: Path, checkpoint: str, capsys: pytest.CaptureFixture[str], seconds: dict[str, int], expected: str
 ) -> None:
-    for name in ("2001-01-01-000000", "2002-02-02-000000"):
+    # What else may lie there: a file, an empty folder, a folder in place of a model, a link to nowhere.
+    for name in ("empty", "strange/best.safetensors", "broken"):
         (words / "runs" / name).mkdir(parents=True)
-    (words / "runs" / "2001-01-01-000000" / "best.safetensors").write_text("not this one")
-    shutil.copy(checkpoint, words / "runs" / "2002-02-02-000000" / "best.safetensors")
+    (words / "runs" / "notes.txt").write_text("mine")
+    (words / "runs" / "broken" / "best.safetensors").symlink_to("nowhere")
+    for name, second in seconds.items():
+        path = words / "runs" / f"{name}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy(checkpoint, path)
+        os.utime(path, (second, second))
+    (words / "runs" / expected / "dangling.safetensors").symlink_to("nowhere")
     assert outcome("sample", "--prompt", "the", "--max-new-tokens", "3") == 0
-    assert capsys.readouterr().out.startswith("the")
+    printed = capsys.readouterr()
+    assert printed.out.startswith("the")
+    assert printed.err.startswith(str(Path("runs", expected, "best.safetensors")))
 
 
 def test_a_terminal_that_knows_few_characters_still_gets_its_sample(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -87,6 +87,12 @@ def test_a_value_of_another_kind_is_refused_by_name(field: str, value: Any) -> N
 def test_the_gpt2_presets_have_as_many_parameters_as_gpt2(preset: str, num_parameters: int) -> None:
     shapes = parameter_shapes(ng.GPTConfig.preset(preset))
     assert sum(math.prod(shape) for shape in shapes.values()) == num_parameters
+
+
+def test_the_command_line_offers_every_preset_and_no_other() -> None:
+    choices, none = get_args(get_type_hints(TrainConfig)["preset"])
+    assert list(get_args(choices)) == list(PRESETS)
+    assert none is type(None)
 
 
 @pytest.mark.parametrize("preset", [None, 3, ["nano"], "", "Nano"])

@@ -18,7 +18,7 @@ import pytest
 
 import numpy_gpt as ng
 from numpy_gpt.learn.exercises import COURSE, LearnerOps, Workbook, learner_ops, load_learner_ops, workbook
-from numpy_gpt.learn.exercises.course import find
+from numpy_gpt.learn.exercises.course import find, position
 from numpy_gpt.learn.exercises.examination import examine
 from numpy_gpt.learn.exercises.trial import examine_apart
 from numpy_gpt.ops import Ops, book
@@ -133,6 +133,37 @@ def test_what_to_type_next_works_for_another_folder_too(tmp_path: Path) -> None:
     ]
     assert len(commands) >= 3
     assert all(command.endswith(f" --folder '{workbook.folder}'") for command in commands)
+
+
+def test_what_a_missing_file_s_message_says_to_type_is_about_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("of mine").mkdir()
+    for asked in (("exercise", "check", "linear", "--folder", "of mine"), ("train", "--ops", "of mine")):
+        assert outcome(*asked) == 1
+        assert "numpy-gpt exercise start linear --folder 'of mine'" in capsys.readouterr().err
+
+
+def test_to_start_without_a_name_what_is_begun_is_to_go_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome("exercise", "start") == 0
+    (folder / "line.py").write_text("mine")
+    capsys.readouterr()
+    assert outcome("exercise", "start") == 0
+    assert "numpy-gpt exercise check line" in capsys.readouterr().out
+    assert (folder / "line.py").read_text() == "mine"
+
+
+def test_exercises_are_counted_from_one_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome("exercise", "list") == 0
+    listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[: len(COURSE)]]
+    assert listed == [[str(number), exercise.name] for number, exercise in enumerate(COURSE, start=1)]
+    for number, exercise in enumerate(COURSE, start=1):
+        assert find(str(number)) is exercise
+        assert position(exercise) == f"Exercise {number} of {len(COURSE)}"
+    assert outcome("exercise", "start", "0") == 2
 
 
 def test_hints_need_no_folder(tmp_path: Path) -> None:

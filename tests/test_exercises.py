@@ -80,9 +80,9 @@ def test_the_course_is_the_promised_one() -> None:
 
 
 def test_an_exercise_is_found_by_name_and_number_however_it_is_written() -> None:
-    for name in ("layer_norm", "layer-norm", " Layer_Norm", "5"):
+    for name in ("layer_norm", "layer-norm", " Layer_Norm", "6"):
         assert find(name).name == "layer_norm"
-    for name in ("", "-1", "14", "layer", "line\n\x1b[2J"):
+    for name in ("", "-1", "0", "15", "layer", "line\n\x1b[2J"):
         with pytest.raises(UnknownExerciseError, match="there are line, linear, softmax"):
             find(name)
 
@@ -127,7 +127,7 @@ def test_the_file_holds_no_solution_and_teaches(exercise: Exercise) -> None:
     assert max(map(len, text.splitlines())) <= 116
     assert "out: tuple" not in text
     assert "the other factor" not in text, "what saved values are for is half of the solution"
-    assert text.startswith(f'"""Exercise {COURSE.index(exercise)} of 13. ')
+    assert text.startswith(f'"""Exercise {COURSE.index(exercise) + 1} of 14. ')
 
 
 @every_exercise

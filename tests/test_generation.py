@@ -119,6 +119,18 @@ def test_top_k_may_be_any_integer(kind):
     assert next_token_probabilities(logits, top_k=kind(5)).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.uint64])
+def test_every_number_of_generate_may_be_any_integer(kind):
+    numbers = {"max_new_tokens": 20, "top_k": 3, "seed": 4, "end_of_text": 2, "vocabulary_limit": V - 1}
+    expected = list(generate(Scripted(successor), [0], temperature=2.0, **numbers))
+    given_numbers = {name: kind(number) for name, number in numbers.items()}
+    actual = list(generate(Scripted(successor), [0], temperature=2.0, **given_numbers))
+    assert actual == expected
+    for name in numbers:
+        with pytest.raises(TypeError, match="int"):
+            generate(Scripted(successor), [0], **({"max_new_tokens": 1} | {name: 1.5}))
+
+
 def test_equals_stay_in_order_of_id_in_a_large_vocabulary():
     logits = np.random.default_rng(0).integers(3, size=1000)
     kept = next_token_probabilities(logits, top_k=500).nonzero()[0]

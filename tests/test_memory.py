@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from numpy_gpt import cli
 from numpy_gpt.cli import main
 from numpy_gpt.config import TrainConfig
 from numpy_gpt.model import TABLES
@@ -73,6 +75,51 @@ def test_what_is_too_large_is_refused_before_anything_is_allocated(
     assert not list(tmp_path.iterdir())
 
 
+WORDS = "the quick brown fox jumps over a lazy dog " * 40
+RUN = ["train", "--text", "words.txt", "--tokenizer", "bytes", "--embedding-dim", "8", "--num-heads", "2"]
+RUN += ["--num-layers", "1", "--max-sequence-length", "8", "--steps", "4", "--threads", "1", "--out", "run"]
+
+
+def test_resuming_is_refused_before_the_checkpoint_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.txt").write_text(WORDS)
+    assert main([*RUN, "--stop-after", "2"]) == 0
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "available_bytes", lambda: 1e6)
+        patch.setattr(cli, "load_checkpoint", lambda path: pytest.fail("it was read all the same"))
+        assert main(["train", "--resume", "run"]) == 1
+    printed = capsys.readouterr()
+    assert "--accumulate" in printed.err
+    assert printed.err.count("\n") == 1
+    assert main(["train", "--resume", "run"]) == 0
+
+
+@pytest.mark.parametrize("arguments", [RUN, ["train", "--resume", "run", "--out", "branch"]])
+def test_what_a_run_needs_is_said_before_it_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.txt").write_text(WORDS)
+    if "--resume" in arguments:
+        assert main([*RUN, "--stop-after", "2"]) == 0
+        capsys.readouterr()
+
+    def take(*_: Any) -> None:
+        raise MemoryError("killed while taking it")
+
+    monkeypatch.setattr("numpy_gpt.parameters.Parameters.zeros", take)
+    assert main(arguments) == 1
+    printed = capsys.readouterr()
+    assert re.search(r"^on 1 threads, with about \d+ MB of memory", printed.out)
+    assert "killed while taking it" in printed.err
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -94,8 +141,51 @@ def test_what_is_too_large_is_refused_before_anything_is_allocated(
             },
             2000,
         ),
+        (
+            {
+                "proc/meminfo": "MemAvailable: 4000 kB\n",
+                "sys/fs/cgroup/memory.max": "3000\n",
+                "sys/fs/cgroup/memory.current": "2500\n",
+                "sys/fs/cgroup/memory.stat": "anon 400\nactive_file 300\ninactive_file 1800\n",
+            },
+            2300,
+        ),
+        (
+            {
+                "proc/meminfo": "MemAvailable: 4000 kB\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "3000\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "2500\n",
+                "sys/fs/cgroup/memory/memory.stat": "inactive_file 7\ntotal_inactive_file 1800\n",
+            },
+            2300,
+        ),
+        (
+            {
+                "sys/fs/cgroup/memory.max": "3000\n",
+                "sys/fs/cgroup/memory.current": "1000\n",
+                "sys/fs/cgroup/memory.stat": "inactive_file 1001\n",  # read a moment later
+            },
+            3000,
+        ),
+        (
+            {
+                "sys/fs/cgroup/memory.max": "3000\n",
+                "sys/fs/cgroup/memory.current": "1000\n",
+                "sys/fs/cgroup/memory.stat": "\ninactive_file many\n",
+            },
+            2000,
+        ),
     ],
-    ids=["the machine", "a container", "a container without limit", "an older container"],
+    ids=[
+        "the machine",
+        "a container",
+        "a container without limit",
+        "an older container",
+        "a container that has read files",
+        "an older container that has read files",
+        "a container that is reading a file",
+        "a container that tells nonsense",
+    ],
 )
 def test_free_memory_is_the_machine_s_or_the_container_s(
     files: dict[str, str], expected: int, tmp_path: Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,11 +205,43 @@ def test_gradients_of_another_model_are_refused(optimizer: ng.AdamW, gradients: 
         *(("eps", value) for value in (-1e-8, math.inf, math.nan)),
         *(("weight_decay", value) for value in (-0.1, math.inf, math.nan)),
         *(("betas", value) for value in ((1.0, 0.999), (0.9, 1.0), (-0.1, 0.9), (0.9, math.nan))),
+        *(("betas", value) for value in ((0.9,), (0.9, 0.99, 0.999))),
     ],
 )
 def test_a_setting_out_of_range_is_named(setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=setting):
         ng.AdamW(Parameters.zeros(CONFIG, np.float64), **{setting: value})
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, math.nan, "two"])
+def test_threads_that_cannot_be_are_refused_at_once_as_a_model_refuses_them(threads: Any) -> None:
+    with pytest.raises((ValueError, TypeError)) as of_a_model:
+        ng.GPT(CONFIG, threads=threads)
+    parameters = Parameters.zeros(CONFIG, np.float64)
+    for make in (ng.AdamW, ng.AdamW(parameters).on_threads):
+        arguments = (parameters,) if make is ng.AdamW else ()
+        with pytest.raises(of_a_model.type, match=f"^{re.escape(str(of_a_model.value))}$"):
+            make(*arguments, threads=threads)
+
+
+def test_on_other_threads_it_is_the_same_optimizer(optimizer: ng.AdamW) -> None:
+    other = optimizer.on_threads(3)
+    assert (other.threads, other.parameters) == (3, optimizer.parameters)
+    for name, array in optimizer.named_state():
+        assert_same_bits(other.state_dict()[name], array, name)
+    assert other.first_moment is optimizer.first_moment
+
+
+@pytest.mark.parametrize("rate", [-1e-3, -math.inf, math.inf, math.nan])
+def test_a_step_at_a_rate_that_cannot_be_is_refused_and_changes_nothing(
+    optimizer: ng.AdamW, rate: float
+) -> None:
+    before = optimizer.parameters.flat.copy(), optimizer.state_dict()
+    with pytest.raises(ValueError, match="learning_rate must be zero or a positive finite number"):
+        optimizer.step(random_parameters(CONFIG, 2), rate)
+    assert_same_bits(optimizer.parameters.flat, before[0], "parameters")
+    for name, array in optimizer.state_dict().items():
+        assert_same_bits(array, before[1][name], name)
 
 
 def test_a_state_is_a_copy(optimizer: ng.AdamW) -> None:

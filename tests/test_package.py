@@ -27,7 +27,7 @@ PROJECT = Path(__file__).parents[1]
 # `import numpy_gpt` itself: it offers everything below it, so only the command line may stand on it.
 COMMAND_LINE = {"cli", "__main__", "output", "tables"}
 FLOORS: list[list[set[str]]] = [
-    [{"arrays"}],
+    [{"arrays"}, {"extras"}, {"whole_files"}],
     [{"config"}, {"parallel"}],
     [{"ops"}, {"parameters"}, {"cache"}],
     [{"kernels"}],
@@ -226,3 +226,8 @@ def test_every_operation_of_the_book_is_a_lesson_in_one_order(name: str) -> None
     assert "=" in equation
     assert "d_" in derivation, "a derivation ends in a gradient"
     assert re.search(r"d_[A-Za-z]\w*_[a-z]{1,3}\b|d_x = ", derivation), "in index form"
+
+
+def test_only_one_place_spells_out_how_to_install_an_extra() -> None:
+    found = [path.name for path in PACKAGE.rglob("*.py") if "pip install" in path.read_text(encoding="utf-8")]
+    assert found == ["extras.py"]

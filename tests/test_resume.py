@@ -189,6 +189,19 @@ def test_settings_that_change_nothing_may_be_given(words: Path, whole: Path) -> 
     assert ng.load_checkpoint("parts/last.safetensors").step == 5, "the first folder stays as it was"
 
 
+def test_another_number_of_threads_is_said_to_round_otherwise(
+    words: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome("train", *TINY, *STEPS, "--stop-after", "5", "--threads", "2", "--out", "parts") == 0
+    assert ng.load_checkpoint("parts/last.safetensors").metadata["threads"] == 2
+    capsys.readouterr()
+    for threads, is_said in (("2", False), ("1", True)):
+        arguments = ["--threads", threads, "--stop-after", "6", "--out", f"on-{threads}"]
+        assert outcome("train", "--resume", "parts", *arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert any(line.startswith("until now it ran on 2 threads") for line in lines) == is_said
+
+
 def test_a_changed_text_is_noticed(words: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome("train", *TINY, *STEPS, "--stop-after", "2", "--out", "parts") == 0
     with (words / "words.txt").open("a", encoding="utf-8") as file:

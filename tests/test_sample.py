@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def test_a_model_that_nobody_named_is_named(
         (tmp_path / "runs" / folder).mkdir(parents=True)
         path = Path("runs", folder, "best.safetensors")
         ng.save_checkpoint(path, model, tokenizer=bytes_tokenizer(), step=step)
+        os.utime(path, (step, step))
     newest = Path("runs", "2026-01-02", "best.safetensors")
     assert outcome(*action) == 0
     assert f"{newest}, after step 1,234\n" in capsys.readouterr().err

@@ -440,6 +440,21 @@ def frozen(ids):
     return ids
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.uint64])
+def test_sizes_of_windows_may_be_any_integer(kind):
+    text = np.arange(1000)
+    sizes = {"batch_size": 100, "sequence_length": 7}
+    others = {name: kind(size) for name, size in sizes.items()}
+    expected = training_batch(text, step=3, seed=1, **sizes)
+    assert np.array_equal(training_batch(text, step=kind(3), seed=kind(1), **others), expected)
+    windows = list(evaluation_windows(text, stride=5, **sizes))
+    for batch, other in zip(windows, evaluation_windows(text, stride=kind(5), **others), strict=True):
+        assert np.array_equal(batch, other)
+    for name in sizes:
+        with pytest.raises(TypeError, match="integer"):
+            evaluation_windows(text, **(sizes | {name: 7.0}))
+
+
 @given(
     num_tokens=st.integers(2, 40),
     data=st.data(),

@@ -381,6 +381,18 @@ def test_last_is_the_latest_and_best_the_lowest(data: TrainingData, tmp_path: Pa
     assert last.metadata["train_config"]["steps"] == 4
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_model_and_optimizer_work_on_the_run_s_threads(
+    data: TrainingData, tmp_path: Path, threads: int
+) -> None:
+    fresh = Trainer.start(TrainConfig(**SMALL, threads=3), data)
+    RunFolder.create(tmp_path / "run").save(tmp_path / "a.safetensors", fresh)
+    config = dataclasses.replace(fresh.config, threads=threads)
+    resumed = Trainer.resume(config, data, ng.load_checkpoint(tmp_path / "a.safetensors"))
+    assert [each.threads for each in (fresh.model, fresh.optimizer)] == [3, 3]
+    assert [each.threads for each in (resumed.model, resumed.optimizer)] == [threads, threads]
+
+
 @pytest.mark.parametrize("tie_weights", [True, False])
 def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(
     data: TrainingData, tmp_path: Path, tie_weights: bool

@@ -20,6 +20,7 @@ from numpy_gpt.model import GPT
 from numpy_gpt.parameters import Parameters
 from numpy_gpt.text.tokenizers import END_OF_TEXT
 from numpy_gpt.training.checkpoint import write_tensors
+from numpy_gpt.whole_files import name_aside, write_whole
 
 if TYPE_CHECKING:
     import tiktoken
@@ -51,12 +52,12 @@ def export_pretrained(
         raise FileExistsError(errno.EEXIST, "is there already, and nothing is overwritten", str(path))
     documents = _documents(model, tokenizer)
 
-    aside = path.with_name(f".{path.name}.tmp")
+    aside = name_aside(path)
     try:
         shutil.rmtree(aside, ignore_errors=True)  # what a killed process left
         aside.mkdir()
         for name, document in documents.items():
-            (aside / name).write_text(json.dumps(document, indent=2, ensure_ascii=False), encoding="utf-8")
+            write_whole(aside / name, [json.dumps(document, indent=2, ensure_ascii=False).encode()])
         # Older versions of transformers refuse weights that do not say this.
         write_tensors(aside / WEIGHTS, _tensors(model.parameters), {"format": "pt"})
         if path.exists():

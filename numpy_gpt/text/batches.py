@@ -45,7 +45,7 @@ def training_batch(
         ValueError: fewer than T + 1 tokens, a size below 1, a negative step or seed.
         TypeError: ids that are not integers.
     """
-    token_ids = _check(token_ids, batch_size, sequence_length)  # (N,)
+    token_ids, batch_size, sequence_length = _check(token_ids, batch_size, sequence_length)  # (N,)
     if step < 0 or seed < 0:
         raise ValueError(f"step and seed must be at least 0, not {step} and {seed}")
     num_windows = len(token_ids) - sequence_length
@@ -76,7 +76,7 @@ def evaluation_windows(
         ValueError: fewer than T + 1 tokens, a size below 1; a SettingsError for a stride outside 1 to T.
         TypeError: ids that are not integers. Both at the call, not at the first batch.
     """
-    token_ids = _check(token_ids, batch_size, sequence_length)  # (N,)
+    token_ids, batch_size, sequence_length = _check(token_ids, batch_size, sequence_length)  # (N,)
     stride = sequence_length if stride is None else operator.index(stride)
     if not 1 <= stride <= sequence_length:
         raise SettingsError(f"stride must be in 1..{sequence_length}, the window's length, not {stride}")
@@ -97,12 +97,14 @@ def evaluation_windows(
     return batches()
 
 
-def _check(token_ids: ArrayLike, batch_size: int, sequence_length: int) -> Array:
+def _check(token_ids: ArrayLike, batch_size: int, sequence_length: int) -> tuple[Array, int, int]:
+    """Return the three as an array and two of Python's own integers, which no sum overflows."""
     token_ids = np.asarray(token_ids)  # a memory map is not read, only wrapped
+    batch_size, sequence_length = operator.index(batch_size), operator.index(sequence_length)
     if token_ids.ndim != 1:
         raise ValueError(f"a text must be one line of token ids, shape (N,), not {token_ids.shape}")
     for name, size in (("batch_size", batch_size), ("sequence_length", sequence_length)):
-        if operator.index(size) < 1:
+        if size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}")
     if len(token_ids) < sequence_length + 1:
         raise ValueError(
@@ -111,4 +113,4 @@ def _check(token_ids: ArrayLike, batch_size: int, sequence_length: int) -> Array
         )
     if not np.issubdtype(token_ids.dtype, np.integer):
         raise TypeError(f"token_ids must be integers, not {token_ids.dtype}")
-    return token_ids
+    return token_ids, batch_size, sequence_length

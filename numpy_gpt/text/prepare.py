@@ -12,11 +12,9 @@ import dataclasses
 import functools
 import io
 import json
-import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,13 +32,14 @@ from numpy_gpt.text.tokenizers import (
     tokenizer_fingerprint,
     tokenizer_to_json,
 )
+from numpy_gpt.whole_files import name_aside, opened_aside, write_all
 
 if TYPE_CHECKING:
     import tiktoken
 
 LONGEST_RUN = 1 << 24
-"""The most characters without a break to hold in memory, half a minute's work where GPT-2's tokenizer takes
-them for one word. A longer run is refused."""
+"""The most characters without a break to hold in memory, which a tokenizer may take for one word. A longer
+run is refused."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,15 +219,16 @@ def _write_ids(folder: Path, corpus: Corpus, tokenizer: tiktoken.Encoding) -> di
     dtype = id_dtype(tokenizer.n_vocab)
     counts: dict[Part, int] = dict.fromkeys(IDS, 0)
     with contextlib.ExitStack() as stack:
-        files = {part: stack.enter_context(_new_file(folder / name)) for part, name in IDS.items()}
+        files = {part: stack.enter_context(opened_aside(folder / name)) for part, name in IDS.items()}
         for file in files.values():
-            _write(file, _npy_header(dtype, 0))
+            write_all(file, _npy_header(dtype, 0))
         for part, ids in tokenize(corpus, tokenizer):
-            _write(files[part], ids.tobytes())
+            # Not into a memory map: when the disk is full, that kills the process, where this raises OSError.
+            write_all(files[part], ids.tobytes())
             counts[part] += len(ids)
         for part, file in files.items():
             file.seek(0)
-            _write(file, _npy_header(dtype, counts[part]))
+            write_all(file, _npy_header(dtype, counts[part]))
     return counts
 
 
@@ -257,7 +257,7 @@ def _new_folder(folder: Path) -> Iterator[None]:
         _remove_files(folder)
         yield
         for name in FILES:
-            _aside(folder / name).replace(folder / name)
+            name_aside(folder / name).replace(folder / name)
     except BaseException:
         _remove_files(folder)
         with contextlib.suppress(OSError):  # somebody else has put something there
@@ -268,48 +268,18 @@ def _new_folder(folder: Path) -> Iterator[None]:
 
 def _left_by_a_kill(folder: Path) -> set[str]:
     """Return the names in a folder that a `prepare` may have left which had no time to tidy up."""
-    names = {_aside(folder / name).name for name in FILES}
+    names = {name_aside(folder / name).name for name in FILES}
     # Still aside, so the kill came while the others got their names: they are no finished work of anybody.
-    return names.union(FILES) if _aside(folder / PREPARED).exists() else names
+    return names.union(FILES) if name_aside(folder / PREPARED).exists() else names
 
 
 def _remove_files(folder: Path) -> None:
     for name in FILES:
-        for path in (folder / name, _aside(folder / name)):
+        for path in (folder / name, name_aside(folder / name)):
             with contextlib.suppress(OSError):  # it was never made, or nothing can be removed here
                 path.unlink()
 
 
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
-
-
-@contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[FileIO]:
-    """Open a file aside, for `_write`; at the end it is flushed to the disk."""
-    # Without a buffer, so that closing the file after a fault cannot meet the same fault again.
-    with _aside(path).open("xb", buffering=0) as file:
-        yield file
-        with _naming(file):
-            os.fsync(file.fileno())
-
-
-def _write(file: FileIO, contents: bytes) -> None:
-    # Not into a memory map: when the disk is full, that kills the process, where this raises OSError.
-    rest = memoryview(contents)
-    with _naming(file):
-        while rest:
-            rest = rest[file.write(rest) :]
-
-
 def _write_json(path: Path, document: dict[str, Any]) -> None:
-    with _new_file(path) as file:
-        _write(file, json.dumps(document).encode())
-
-
-@contextlib.contextmanager
-def _naming(file: FileIO) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(file.name)) from None
+    with opened_aside(path) as file:
+        write_all(file, json.dumps(document).encode())

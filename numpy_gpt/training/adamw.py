@@ -20,6 +20,7 @@ Source
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 
@@ -49,6 +50,7 @@ class AdamW:
 
     Raises:
         ValueError: naming the setting that is out of range.
+        TypeError: for a setting that is no number, or threads that are no integer.
     """
 
     def __init__(
@@ -61,21 +63,29 @@ class AdamW:
         weight_decay: float = 0.01,
         threads: int | None = None,
     ) -> None:
-        for name, value in (("learning_rate", learning_rate), ("eps", eps), ("weight_decay", weight_decay)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be zero or a positive finite number, not {value}")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must lie in [0, 1), not {betas}")
-        self.parameters = parameters
-        self.learning_rate = float(learning_rate)
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), not {betas}")
         beta1, beta2 = betas
+        self.parameters = parameters
+        self.learning_rate = _finite("learning_rate", learning_rate)
         self.betas = (float(beta1), float(beta2))
-        self.eps = float(eps)
-        self.weight_decay = float(weight_decay)
-        self.threads = threads
+        self.eps = _finite("eps", eps)
+        self.weight_decay = _finite("weight_decay", weight_decay)
+        self._team = Team(threads)
         self.steps_taken = 0
         self.first_moment = Parameters.zeros(parameters.config, parameters.dtype)
         self.second_moment = Parameters.zeros(parameters.config, parameters.dtype)
+
+    @property
+    def threads(self) -> int:
+        """How many threads share a step."""
+        return self._team.size
+
+    def on_threads(self, threads: int | None) -> AdamW:
+        """Return the same optimizer on another number of threads; both update the same arrays."""
+        other = copy.copy(self)
+        other._team = Team(threads)
+        return other
 
     def step(self, gradients: Parameters, learning_rate: float | None = None) -> None:
         """Update every parameter from its gradient.
@@ -85,11 +95,12 @@ class AdamW:
             learning_rate: for this step; None means the optimizer's own.
 
         Raises:
-            ValueError: for gradients of another model.
+            ValueError: for gradients of another model, or a learning rate that is negative or not finite;
+                nothing has changed then.
         """
         if gradients.config != self.parameters.config or gradients.dtype != self.parameters.dtype:
             raise ValueError(f"gradients {gradients!r} do not belong to {self.parameters!r}")
-        rate = self.learning_rate if learning_rate is None else float(learning_rate)
+        rate = self.learning_rate if learning_rate is None else _finite("learning_rate", learning_rate)
         beta1, beta2 = self.betas
         self.steps_taken += 1
         correction1 = 1 - beta1**self.steps_taken
@@ -115,7 +126,7 @@ class AdamW:
             work *= rate * root2 / correction1
             theta -= work
 
-        with Team(self.threads).at_work():
+        with self._team.at_work():
             share_chunks(update, self.parameters.flat.size, self.parameters.flat.itemsize)
 
     def state_dict(self) -> dict[str, Array]:
@@ -148,3 +159,10 @@ class AdamW:
             raise ValueError(f"optimizer state has unexpected {', '.join(remaining)}")
         self.steps_taken = int(steps_taken)
         self.first_moment, self.second_moment = moments["first_moment"], moments["second_moment"]
+
+
+def _finite(name: str, value: float) -> float:
+    """Return a setting as a float, unless it is negative, infinite or not a number."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be zero or a positive finite number, not {value}")
+    return float(value)

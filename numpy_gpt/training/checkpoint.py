@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from numpy_gpt.model import GPT
 from numpy_gpt.parameters import Parameters, parameter_shapes
 from numpy_gpt.text.printable import printable
 from numpy_gpt.training.adamw import AdamW
+from numpy_gpt.whole_files import write_whole
 
 if TYPE_CHECKING:
     import tiktoken
@@ -118,8 +119,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     from numpy_gpt.text.tokenizers import tokenizer_from_json
 
     with _opened(Path(path)) as (file, document):
-        config, dtype, settings = GPTConfig(**document["config"]), document["dtype"], document["optimizer"]
-        _check_header(file, config, dtype, has_optimizer=settings is not None)
+        config, dtype, settings = _checked_config(file, document), document["dtype"], document["optimizer"]
         tokenizer, metadata = document["tokenizer"], document["metadata"]
         if not isinstance(metadata, dict):
             raise ValueError(f"its metadata is a {type(metadata).__name__}, not a table")
@@ -155,14 +155,22 @@ def _check_fit(config: GPTConfig, tokenizer: tiktoken.Encoding | None) -> None:
         )
 
 
-def read_description(path: Path) -> tuple[int, dict[str, Any]]:
-    """Return a checkpoint's step and metadata, without reading its tensors.
+class Description(NamedTuple):
+    """What a checkpoint says of itself."""
+
+    step: int
+    config: GPTConfig
+    metadata: dict[str, Any]
+
+
+def read_description(path: Path) -> Description:
+    """Return what a checkpoint says of itself, without reading its tensors.
 
     Raises:
         OSError, ValueError: as `load_checkpoint`.
     """
-    with _opened(path) as (_, document):
-        return document["step"], dict(document["metadata"])
+    with _opened(path) as (file, document):
+        return Description(document["step"], _checked_config(file, document), dict(document["metadata"]))
 
 
 @contextlib.contextmanager
@@ -187,6 +195,13 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
         # A reason may quote the file, and a hostile one has names with line breaks or without an end.
         raise ValueError(f"{path} is not a checkpoint: {printable(reason):.300}") from error
+
+
+def _checked_config(file: Any, document: dict[str, Any]) -> GPTConfig:
+    """Return the model's configuration, after comparing it with the file's header."""
+    config = GPTConfig(**document["config"])
+    _check_header(file, config, document["dtype"], has_optimizer=document["optimizer"] is not None)
+    return config
 
 
 def _check_header(file: Any, config: GPTConfig, dtype: str, *, has_optimizer: bool) -> None:
@@ -239,10 +254,10 @@ def _header(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file aside, flush it to the disk, and rename it into place.
+    """Write a safetensors file, whole or not at all.
 
-    One tensor is written after the other, so that a file takes no memory. The name aside is fixed, so that
-    what a killed process left there is overwritten by the next; safetensors' own functions do neither.
+    One tensor is written after the other, so that a file takes no memory; safetensors' own functions keep
+    neither promise.
 
     Args:
         path: the file to write.
@@ -254,24 +269,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[st
     """
     # The widest numbers first: then each begins at a multiple of its own width.
     names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
-    aside = path.with_name(f".{path.name}.tmp")
-    try:
-        with aside.open("wb") as file:
-            file.write(_header({name: tensors[name] for name in names}, metadata))
-            for name in names:
-                array = tensors[name]
-                file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        with contextlib.suppress(OSError):  # it was renamed, or never made
-            aside.unlink()
-    if os.name == "posix":  # elsewhere a folder cannot be opened, and a rename needs no flush of its own
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        yield _header({name: tensors[name] for name in names}, metadata)
+        for name in names:
+            array = tensors[name]
+            stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            yield stored.reshape(-1).view(np.uint8).data
+
+    write_whole(path, pieces())

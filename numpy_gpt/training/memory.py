@@ -63,7 +63,8 @@ def require_memory(needed: int) -> None:
 def available_bytes(root: Path = Path("/")) -> float:
     """Return how much memory this process may still take: the machine's, or its container's if that is less.
 
-    Infinity where the system does not tell.
+    What a container has used includes files that it read: those not looked at lately give way to whoever
+    needs memory, and count as free. Infinity where the system does not tell.
     """
     free = math.inf
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -72,14 +73,24 @@ def available_bytes(root: Path = Path("/")) -> float:
     if free == math.inf:
         with contextlib.suppress(AttributeError, OSError, ValueError):  # not Linux: what is built in
             free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit_file, usage_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for folder, limit_file, usage_file, reclaimable in (
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
+        group = root / "sys/fs/cgroup" / folder
         with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            limit = int((root / "sys/fs/cgroup" / limit_file).read_text())
-            free = min(free, limit - int((root / "sys/fs/cgroup" / usage_file).read_text()))
+            limit, used = (int((group / name).read_text()) for name in (limit_file, usage_file))
+            free = min(free, limit - max(0, used - _statistic(group / "memory.stat", reclaimable)))
     return free
+
+
+def _statistic(path: Path, name: str) -> int:
+    """Return one line's number; 0 where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            if line.startswith(f"{name} "):
+                return int(line.removeprefix(f"{name} "))
+    return 0
 
 
 def gigabytes(num_bytes: float) -> str:

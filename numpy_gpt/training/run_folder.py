@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import io
 import math
 from datetime import datetime
 from pathlib import Path
 
 from numpy_gpt.training.checkpoint import Checkpoint, read_description, save_checkpoint
 from numpy_gpt.training.trainer import StepReport, Trainer
+from numpy_gpt.whole_files import write_whole
 
 COLUMNS = (
     "step",
@@ -22,6 +24,8 @@ COLUMNS = (
     "tokens_per_second",
 )
 BEST_SO_FAR = "best_validation_loss"
+THREADS = "threads"
+"""Under these names a checkpoint's metadata say the lowest loss so far, and how many threads computed."""
 
 
 class RunFolder:
@@ -70,7 +74,7 @@ class RunFolder:
             OSError: when the folder cannot be written.
         """
         folder = cls(checkpoint_path.parent)
-        last_step = read_description(folder.last)[0] if folder.last.exists() else 0
+        last_step = read_description(folder.last).step if folder.last.exists() else 0
         if last_step > checkpoint.step:
             raise FileExistsError(
                 f"{folder.last} is at step {last_step}, further along than step {checkpoint.step} of "
@@ -119,6 +123,7 @@ class RunFolder:
             step=trainer.step,
             metadata={
                 "train_config": trainer.config.to_json(),
+                THREADS: trainer.model.threads,
                 "text_fingerprint": trainer.data.text_fingerprint,
                 "tokenizer_fingerprint": trainer.data.tokenizer_fingerprint,
                 **self.metadata,
@@ -147,14 +152,17 @@ class RunFolder:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
-        figure.savefig(self.picture)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png")
+        write_whole(self.picture, [picture.getbuffer()])
         return True
 
     def _rewrite_metrics(self) -> None:
-        with self.metrics.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(self._rows)
+        table = io.StringIO(newline="")
+        writer = csv.DictWriter(table, COLUMNS)
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_whole(self.metrics, [table.getvalue().encode()])
 
 
 def running_mean(values: list[float], weight: float = 0.05) -> list[float]:

@@ -70,7 +70,6 @@ class Trainer:
         self.model = model
         self.optimizer = optimizer
         self.step = step
-        optimizer.threads = config.threads
         self._gradients = Parameters.zeros(model.config, model.dtype)
 
     @classmethod
@@ -98,6 +97,7 @@ class Trainer:
             learning_rate=config.learning_rate,
             betas=(config.beta1, config.beta2),
             weight_decay=config.weight_decay,
+            threads=config.threads,
         )
         return cls(config, data, model, optimizer)
 
@@ -106,6 +106,8 @@ class Trainer:
         cls, config: TrainConfig, data: TrainingData, checkpoint: Checkpoint, *, ops: Ops | None = None
     ) -> Trainer:
         """Return a trainer that goes on as if it had never stopped; `ops` as for `start`.
+
+        On as many threads, bit for bit: another number adds in another order, and rounds otherwise.
 
         Raises:
             ValueError: for a checkpoint without an optimizer, or of another text or tokenizer.
@@ -123,7 +125,8 @@ class Trainer:
             threads=config.threads,
             recompute=config.recompute,
         )
-        return cls(config, data, model, checkpoint.optimizer, checkpoint.step)
+        optimizer = checkpoint.optimizer.on_threads(config.threads)
+        return cls(config, data, model, optimizer, checkpoint.step)
 
     @property
     def last_step(self) -> int:

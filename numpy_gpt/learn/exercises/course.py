@@ -47,13 +47,13 @@ class UnknownExerciseError(ValueError):
 
 
 def find(name: str) -> Exercise:
-    """Return an exercise by its name, which may be written with hyphens, or by its number.
+    """Return an exercise by its name, which may be written with hyphens, or by its number, from 1.
 
     Raises:
         UnknownExerciseError: for a name that is none, with all that there are.
     """
     wanted = name.strip().lower().replace("-", "_")
-    for number, exercise in enumerate(COURSE):
+    for number, exercise in enumerate(COURSE, start=1):
         if wanted in (exercise.name, str(number)):
             return exercise
     names = ", ".join(exercise.name for exercise in COURSE)
@@ -62,4 +62,4 @@ def find(name: str) -> Exercise:
 
 def position(exercise: Exercise) -> str:
     """Return an exercise's place in the course, for people."""
-    return f"Exercise {COURSE.index(exercise)} of {len(COURSE) - 1}"
+    return f"Exercise {COURSE.index(exercise) + 1} of {len(COURSE)}"

@@ -20,7 +20,7 @@ def handout(exercise: Exercise, position: str) -> str:
 
     Args:
         exercise: which.
-        position: its place in the course, such as "Exercise 5 of 13".
+        position: its place in the course, such as "Exercise 5 of 14".
     """
     source = _Source(exercise)
     check = f"numpy-gpt exercise check {exercise.name}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from numpy_gpt.learn.exercises.commands import command
 from numpy_gpt.learn.exercises.exercise import Exercise
 from numpy_gpt.learn.exercises.handout import blank_function
 from numpy_gpt.text.printable import printable
@@ -31,7 +32,7 @@ def read_source(path: Path) -> bytes:
         ValueError: when it cannot be an exercise, in a line that names it.
     """
     if not path.exists():
-        raise FileNotFoundError(f"there is no {path}: `numpy-gpt exercise start {path.stem}` makes it")
+        raise FileNotFoundError(f"there is no {path}: `{command('start', path.stem, path.parent)}` makes it")
     if not path.is_file():  # a pipe would wait for ever
         raise ValueError(f"{path} is not a file")
     with path.open("rb") as file:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy_gpt.arrays import Array, deliver
+from numpy_gpt.learn.exercises.commands import command
 from numpy_gpt.learn.exercises.course import COURSE
 from numpy_gpt.learn.exercises.exercise import Exercise, Function
 from numpy_gpt.learn.exercises.learner_file import LearnerFile, read_source
@@ -99,7 +100,7 @@ def load_learner_ops(folder: Path) -> LearnerOps:
         fingerprint.update(exercise.name.encode() + b"\0" + source + b"\0")
     if not solved and not left_out:
         raise ValueError(
-            f"{folder} holds no exercise that a model computes with: numpy-gpt exercise start linear"
+            f"{folder} holds no exercise that a model computes with: {command('start', 'linear', folder)}"
         )
     table = book._replace(**replaced)
     if replaced.keys() & {"linear", "cross_entropy"}:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from numpy_gpt.whole_files import write_whole
 
 FILE_NAME = "progress.json"
 MOST_BYTES = 100_000
@@ -51,19 +52,13 @@ class Progress:
         return progress
 
     def save(self) -> None:
-        """Write the record aside and rename it into place.
+        """Write the record, in place of an earlier one.
 
         Raises:
             OSError: when the folder cannot be written.
         """
-        path = self.folder / FILE_NAME
-        aside = path.with_name(f".{FILE_NAME}.tmp")
         text = json.dumps({"solved": sorted(self.solved), "hints": self.hints}, indent=2)
-        try:
-            aside.write_text(text + "\n", encoding="utf-8")
-            os.replace(aside, path)  # noqa: PTH105  # names the target in its error, as Path.replace does not
-        finally:
-            aside.unlink(missing_ok=True)
+        write_whole(self.folder / FILE_NAME, [f"{text}\n".encode()])
 
 
 def _read(path: Path) -> Any:

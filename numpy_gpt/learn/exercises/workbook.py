@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from numpy_gpt.learn.exercises.commands import command
 from numpy_gpt.learn.exercises.course import COURSE, find, position
 from numpy_gpt.learn.exercises.examination import COLUMN, Outcome
 from numpy_gpt.learn.exercises.exercise import Exercise
@@ -15,9 +16,7 @@ from numpy_gpt.learn.exercises.learner_file import read_source
 from numpy_gpt.learn.exercises.progress import Progress
 from numpy_gpt.learn.exercises.trial import examine_apart
 from numpy_gpt.text.printable import printable
-
-DEFAULT_FOLDER = Path("exercises")
-"""Where the command line looks unless told, so that it need not be told again."""
+from numpy_gpt.whole_files import write_whole
 
 MOST_PRINTED_LINES = 10
 WIDTH = 100
@@ -67,7 +66,7 @@ class Workbook:
         """List the exercises in their order, with what is solved, begun and next."""
         lines = []
         width = max(len(exercise.name) for exercise in COURSE)
-        for number, exercise in enumerate(COURSE):
+        for number, exercise in enumerate(COURSE, start=1):
             lines.append(
                 f"{number:>3}  {exercise.name:<{width}}  {self._state(exercise):<7}  {exercise.title}"
             )
@@ -92,26 +91,30 @@ class Workbook:
 
     def _command(self, action: str, exercise: Exercise) -> str:
         """Return what to type, here, for an exercise of this folder."""
-        elsewhere = "" if self.folder == DEFAULT_FOLDER else f" --folder {shlex.quote(str(self.folder))}"
-        return f"numpy-gpt exercise {action} {exercise.name}{elsewhere}"
+        return command(action, exercise.name, self.folder)
 
     def start(self, name: str | None) -> Answer:
-        """Write an exercise's file.
+        """Write an exercise's file; without a name, say how to go on with the open one if it is begun.
 
         Raises:
-            FileExistsError: when it is there already; a learner's file is never overwritten.
+            FileExistsError: when the named one is there already; a learner's file is never overwritten.
             OSError: when it cannot be written.
         """
         exercise = self._named(name)
         path = self.path(exercise)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with path.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(handout(exercise, position(exercise)))
-        except FileExistsError:
+        if name is None and path.exists():
+            return Answer(
+                (
+                    f"{path} is begun and not solved yet. Go on with it, or start another by its name:",
+                    self._command("check", exercise),
+                )
+            )
+        if os.path.lexists(path):
             raise FileExistsError(
                 f"{path} is there already, and nothing of yours is overwritten; to begin anew, move it away"
-            ) from None
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [handout(exercise, position(exercise)).encode()])
         return Answer(
             (
                 f"{path}: {exercise.title}",

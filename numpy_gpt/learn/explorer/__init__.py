@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 
+from numpy_gpt.extras import install_command
 from numpy_gpt.learn.explorer.building import build_page
 from numpy_gpt.learn.explorer.experiment import run_experiment
 from numpy_gpt.learn.explorer.rendering import check_place, render
@@ -33,5 +34,5 @@ def explain(text: str) -> str:
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ImportError(f'the page needs {" and ".join(missing)}: pip install "numpy-gpt[learn]"')
+        raise ImportError(f"the page needs {' and '.join(missing)}: {install_command('learn')}")
     return render(build_page(run_experiment(read_sentence(text))))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from numpy_gpt.arrays import Array
+from numpy_gpt.extras import install_command
 from numpy_gpt.verify.gradcheck.finite_differences import Differences
 from numpy_gpt.verify.gradcheck.measurement import RELATIVE_TOLERANCE
 from numpy_gpt.verify.gradcheck.operation import Function
@@ -31,7 +32,7 @@ def require_torch() -> Any:
     try:
         import torch
     except ImportError as missing:
-        raise ImportError('this check needs torch: pip install "numpy-gpt[torch]"') from missing
+        raise ImportError(f"this check needs torch: {install_command('torch')}") from missing
     return torch
 
 

@@ -1,6 +1,6 @@
 """Linear: the same weighted sums for every token.
 
-Most of a GPT's numbers are weights of this one operation. It is the line of exercise 0 with many inputs and
+Most of a GPT's numbers are weights of this one operation. It is the line of exercise 1 with many inputs and
 many outputs: y[n, o] is a sum over i of x[n, i] times weight[o, i], plus bias[o]. Rows n are tokens, and
 every row uses the same weight and the same bias.
 

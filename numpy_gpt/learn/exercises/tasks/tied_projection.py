@@ -83,7 +83,7 @@ only what becomes of the two gradients of one array.
 Give the two parts names of their own, d_head and d_lookup, and compute both as if the matrices were two.
 Flatten (B, T) to rows for the first, and count repeated ids for the second.
 
-One array, two uses: their gradients have the same shape and meet by the rule of exercise 0.
+One array, two uses: their gradients have the same shape and meet by the rule of exercise 1.
 """
 
 EXERCISE = Exercise(
