@@ -15,6 +15,7 @@ from numpy_gpt.arrays import Array
 from numpy_gpt.cache import BlockCache, Cache
 from numpy_gpt.config import GPTConfig
 from numpy_gpt.kernels import Workspace, empty, fast
+from numpy_gpt.kernels.products import MULTIPLY_ADDS
 from numpy_gpt.ops import IGNORED_TARGET, Op, Ops, book
 from numpy_gpt.ops.ids import check_target_ids, check_token_ids
 from numpy_gpt.parallel import Team, blas_threads, share_chunks
@@ -160,6 +161,7 @@ class GPT:
         """
         token_ids = check_token_ids(token_ids, self.config.vocabulary_size, self.config.max_sequence_length)
         if cache is not None:
+            cache.check_fits(self.config, self.dtype)
             cache.make_room(*token_ids.shape)
         with self._at_work(few_tokens=token_ids.size <= FEW_TOKENS):
             x, _ = self._trunk_forward(token_ids, cache)  # (B, T, C)
@@ -234,12 +236,15 @@ class GPT:
             The loss in nats, and the gradients: `out` where it was given.
 
         Raises:
-            ValueError, TypeError: for ids or targets that do not fit, or an `out` of another model.
+            ValueError, TypeError: for ids or targets that do not fit, or an `out` of another model or that
+                is this model's weights.
         """
         if out is None and accumulate:
             raise ValueError("accumulate needs out, the gradients to add to")
         if out is not None and (out.config != self.config or out.dtype != self.dtype):
             raise ValueError(f"out must be gradients of this model in {self.dtype}, not {out!r}")
+        if out is not None and np.may_share_memory(out.flat, self.parameters.flat):
+            raise ValueError("out must not be the model's own parameters, which it would overwrite")
         total = Parameters.zeros(self.config, self.dtype) if out is None else out
 
         def work(shard: int, token_ids: Array, target_ids: Array, divisor: float) -> tuple[float, Parameters]:
@@ -285,8 +290,9 @@ class GPT:
         if divisor is None:
             divisor = max(1, int(np.sum(target_ids != IGNORED_TARGET)))
         parameters, team = self.parameters.flat, self._team
-        worthwhile = self._is_tuned and token_ids.size * parameters.size >= 16 * team.worth_a_thread
-        shards = num_shards(len(token_ids), team.size, parameters.nbytes) if worthwhile else 1
+        cost = token_ids.size * parameters.size / MULTIPLY_ADDS  # every parameter meets every token once
+        is_worthwhile = self._is_tuned and cost >= team.worth_a_thread
+        shards = num_shards(len(token_ids), team.size, parameters.nbytes) if is_worthwhile else 1
 
         def with_workspace(*shard: Any) -> Result:
             # Nothing but gradients and losses outlives a shard, so its memory serves the next call too.

@@ -209,6 +209,16 @@ def test_out_is_overwritten_or_added_to(problem: Problem, accumulate: bool) -> N
     assert_close(out.flat, expected.flat + before, "gradients", tolerance=FLOAT64_ROUNDING)
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gradients_are_not_written_over_the_weights(accumulate: bool) -> None:
+    model = ng.GPT(ng.GPTConfig(5, 4, embedding_dim=4, num_heads=1, num_layers=1))
+    before = model.parameters.flat.copy()
+    for out in (model.parameters, ng.Parameters(model.config, model.parameters.flat)):
+        with pytest.raises(ValueError, match="out must not be the model's own parameters"):
+            model.loss_and_gradients([[1, 2]], [[2, 3]], out=out, accumulate=accumulate)
+    assert_same_bits(model.parameters.flat, before, "weights")
+
+
 @given(problem=problems())
 def test_accumulated_rows_equal_the_whole_batch(problem: Problem) -> None:
     model = problem.model()
