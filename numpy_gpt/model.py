@@ -407,22 +407,22 @@ class GPT:
         d_normed, _, _ = ops.linear.backward(
             d_wide, saved.up_proj, out=(None, *gradients.feed_forward.up_proj)
         )  # (B, T, C)
-        d_branch, _, _ = ops.layer_norm.backward(
+        d_x_through_branch, _, _ = ops.layer_norm.backward(
             d_normed, saved.feed_forward_norm, out=(None, *gradients.feed_forward_norm)
         )  # (B, T, C)
-        d_x = d_x + d_branch  # (B, T, C)
+        d_x = d_x + d_x_through_branch  # (B, T, C)
 
         # x = x + out_proj(attention(split(qkv(norm(x))))): likewise.
         d_context, _, _ = ops.linear.backward(
             d_x, saved.out_proj, out=(None, *gradients.attention.out_proj)
         )  # (B, T, C)
-        d_qkv = np.empty((*d_x.shape[:-1], 3 * d_x.shape[-1]), d_x.dtype)  # (B, T, 3C)
+        d_qkv = empty((*d_x.shape[:-1], 3 * d_x.shape[-1]), d_x.dtype)  # (B, T, 3C)
         ops.attention.backward(d_context, saved.attention, out=tuple(np.split(d_qkv, 3, axis=-1)))
         d_normed, _, _ = ops.linear.backward(d_qkv, saved.qkv, out=(None, *gradients.attention.qkv))
-        d_branch, _, _ = ops.layer_norm.backward(
+        d_x_through_branch, _, _ = ops.layer_norm.backward(
             d_normed, saved.attention_norm, out=(None, *gradients.attention_norm)
         )  # (B, T, C)
-        d_x = d_x + d_branch  # (B, T, C)
+        d_x = d_x + d_x_through_branch  # (B, T, C)
         return d_x
 
     def _norm_forward(self, x: Array, norm: Affine) -> tuple[Array, Saved]:

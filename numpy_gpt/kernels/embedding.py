@@ -23,7 +23,7 @@ def embedding_forward(
     ids = check_token_ids(token_ids, len(token_weight), len(position_weight))  # (B, T)
     x = empty((*ids.shape, token_weight.shape[1]), token_weight.dtype)  # (B, T, C)
     np.take(token_weight, ids, axis=0, out=x, mode="clip")  # all ids fit; "raise" would copy x first
-    x += position_weight[: ids.shape[1]]
+    x += position_weight[: ids.shape[1]]  # (T, C), the same for every sequence
     return x, EmbeddingSaved(ids, token_weight.shape, position_weight.shape)
 
 
@@ -46,7 +46,8 @@ def embedding_backward(
         d_token_weight = empty(token_shape, d_x.dtype)
     d_token_weight[...] = 0
     order = np.argsort(token_ids, axis=None, kind="stable")  # (N,)
-    used, first_uses = np.unique(token_ids.reshape(-1)[order], return_index=True)
+    sorted_ids = token_ids.reshape(-1)[order]  # (N,)
+    first_uses = np.flatnonzero(np.diff(sorted_ids, prepend=-1))  # (U,): where an id differs from the last
     sorted_rows = d_x.reshape(-1, d_x.shape[-1])[order]  # (N, C)
-    d_token_weight[used] = np.add.reduceat(sorted_rows, first_uses, axis=0)
+    d_token_weight[sorted_ids[first_uses]] = np.add.reduceat(sorted_rows, first_uses, axis=0)  # (U, C)
     return None, d_token_weight, d_position_weight

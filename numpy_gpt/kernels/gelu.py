@@ -69,6 +69,6 @@ def gelu_backward(
     """Return (d_x,), like x."""
     (d_x,) = out or (None,)
     d_flat, slope = d_y.reshape(-1), saved.slope.reshape(-1)  # (n,) each
-    d_input = empty(slope.shape, slope.dtype)  # (n,)
-    share(lambda i, j: np.multiply(d_flat[i:j], slope[i:j], out=d_input[i:j]), slope.size, cost=1)
-    return (deliver(d_input.reshape(d_y.shape), d_x),)
+    d_x_flat = empty(slope.shape, slope.dtype)  # (n,)
+    share(lambda i, j: np.multiply(d_flat[i:j], slope[i:j], out=d_x_flat[i:j]), slope.size, cost=1)
+    return (deliver(d_x_flat.reshape(d_y.shape), d_x),)

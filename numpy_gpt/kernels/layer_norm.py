@@ -54,21 +54,21 @@ def layer_norm_backward(
     normalized, inverse_std, weight = saved
     C = d_y.shape[-1]
     d_rows, n_rows, r_rows = d_y.reshape(-1, C), normalized.reshape(-1, C), inverse_std.reshape(-1, 1)
-    d_input = empty(d_rows.shape, d_y.dtype)  # (N, C)
-    along = empty(d_rows.shape, d_y.dtype)  # (N, C): d_y ∘ n
+    d_x_rows = empty(d_rows.shape, d_y.dtype)  # (N, C)
+    d_times_n = empty(d_rows.shape, d_y.dtype)  # (N, C): d_y ∘ n
     averaging = (weight / C)[:, None]  # (C, 1)
 
     def backward(part: slice) -> None:
-        d, n, a, result = d_rows[part], n_rows[part], along[part], d_input[part]  # (n, C) each
-        np.multiply(d, n, out=a)
+        d, n, dn, d_x_part = d_rows[part], n_rows[part], d_times_n[part], d_x_rows[part]  # (n, C) each
+        np.multiply(d, n, out=dn)
         mean_of_d = d @ averaging  # (n, 1)
-        mean_along_n = a @ averaging  # (n, 1)
-        np.multiply(d, weight, out=result)  # d_normalized
-        result -= mean_of_d
-        result -= n * mean_along_n
-        result *= r_rows[part]
+        mean_along_n = dn @ averaging  # (n, 1)
+        np.multiply(d, weight, out=d_x_part)  # d_normalized
+        d_x_part -= mean_of_d
+        d_x_part -= n * mean_along_n
+        d_x_part *= r_rows[part]
 
     share_chunks(backward, len(d_rows), d_y.itemsize * C)
     d_bias = column_sums(d_rows, d_bias)  # (C,)
-    d_weight = column_sums(along, d_weight)  # (C,)
-    return deliver(d_input.reshape(d_y.shape), d_x), d_weight, d_bias
+    d_weight = column_sums(d_times_n, d_weight)  # (C,)
+    return deliver(d_x_rows.reshape(d_y.shape), d_x), d_weight, d_bias

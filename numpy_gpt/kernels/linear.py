@@ -40,5 +40,5 @@ def linear_backward(
     if d_weight is None:
         d_weight = empty(weight.shape, np.result_type(d_rows, rows))
     product(d_rows.T, rows, out=d_weight)  # (out, in)
-    d_input = product(d_rows, weight, out=empty(rows.shape, np.result_type(d_rows, weight)))  # (N, in)
-    return deliver(d_input.reshape(x.shape), d_x), d_weight, d_bias
+    d_x_rows = product(d_rows, weight, out=empty(rows.shape, np.result_type(d_rows, weight)))  # (N, in)
+    return deliver(d_x_rows.reshape(x.shape), d_x), d_weight, d_bias
