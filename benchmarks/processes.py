@@ -53,4 +53,7 @@ def run_job(task: str, *, threads: int, **arguments: Any) -> Any:
         lines = finished.stderr.strip().splitlines() or ["it said nothing"]
         how = f"signal {-finished.returncode}" if finished.returncode < 0 else f"exit {finished.returncode}"
         raise WorkerError(f"{task} failed ({how}): {lines[-1]}")
-    return json.loads(finished.stdout.splitlines()[-1])
+    try:
+        return json.loads(finished.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise WorkerError(f"{task} failed: it ended well, but the last that it wrote is no result") from None

@@ -7,14 +7,14 @@ memory is its own.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import memory
 from benchmarks.cases import Case
-from benchmarks.checking import check_training
+from benchmarks.checking import NOISE_LIMIT, Check, check_training
 from benchmarks.decoding import DECODERS, worst_disagreement
-from benchmarks.operations import all_operands, op_call, worst_op_errors
+from benchmarks.operations import all_operands, op_call, worst_op_error
 from benchmarks.opponents import contestant
 from benchmarks.opponents.ours import table
 from benchmarks.opponents.training import Setup
@@ -31,10 +31,9 @@ OPS_SHARE = 0.1
 """Of that time, how much each operation gets, forward and backward."""
 
 
-def check(*, threads: int, case: Mapping[str, Any], names: Sequence[str]) -> Found:
-    """Return each contestant's worst error against torch, and how much is allowed; see `Check`."""
-    builds = [contestant(name).build for name in names]
-    return check_training(Case.from_json(case), builds, threads)._asdict()
+def check(*, threads: int, case: Mapping[str, Any], name: str) -> Found:
+    """Return a contestant's worst error against torch, and how much is allowed; see `Check`."""
+    return check_training(Case.from_json(case), contestant(name).build, threads)._asdict()
 
 
 def step(
@@ -69,9 +68,9 @@ def step(
     return found
 
 
-def check_ops(*, threads: int, case: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
-    """Return each contestant's worst error against torch over all operations, and where it is."""
-    return worst_op_errors(Case.from_json(case), [_table(name) for name in names], threads)
+def check_ops(*, threads: int, case: Mapping[str, Any], name: str) -> Found:
+    """Return one of our tables' worst error against torch over all operations; see `Check`."""
+    return Check(worst_op_error(Case.from_json(case), _table(name), threads), NOISE_LIMIT)._asdict()
 
 
 def ops(*, threads: int, case: Mapping[str, Any], name: str, seconds: float) -> Found:
@@ -89,9 +88,10 @@ def ops(*, threads: int, case: Mapping[str, Any], name: str, seconds: float) -> 
     return found
 
 
-def check_decode(*, threads: int, case: Mapping[str, Any], new_tokens: int) -> float:
-    """Return by how much Hugging Face disagrees with the tokens that numpy_gpt generates."""
-    return worst_disagreement(Case.from_json(case), new_tokens, threads)
+def check_decode(*, threads: int, case: Mapping[str, Any], name: str, new_tokens: int) -> Found:
+    """Return by how much Hugging Face's model disagrees with what a contestant generates; see `Check`."""
+    worst = worst_disagreement(Case.from_json(case), name, new_tokens, threads)
+    return Check(worst, NOISE_LIMIT)._asdict()
 
 
 def decode(*, threads: int, case: Mapping[str, Any], name: str, new_tokens: int, seconds: float) -> Found:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,20 @@ from benchmarks.cases import CASES, Case
 from benchmarks.checking import NOISE_LIMIT, check_training, require_right
 from benchmarks.cli import COMMANDS, main
 from benchmarks.commands.compare import change, differences, matches
-from benchmarks.commands.ladder import ORDER, climb
-from benchmarks.commands.scaling import thread_counts, with_size
+from benchmarks.commands.decode import DecodeOptions
+from benchmarks.commands.ladder import ORDER, LadderOptions, climb
+from benchmarks.commands.op import OpOptions
+from benchmarks.commands.scaling import ScalingOptions, thread_counts, with_size
+from benchmarks.commands.step import StepOptions
 from benchmarks.commands.table import BEGIN, END, make_tables, put_between_marks
-from benchmarks.decoding import worst_disagreement
+from benchmarks.decoding import DECODERS, worst_disagreement
 from benchmarks.flops import Product, matrix_products, training_flops
 from benchmarks.machine import LoadMeter, describe_machine
-from benchmarks.operations import all_operands, worst_op_errors
+from benchmarks.operations import all_operands, worst_op_error
 from benchmarks.opponents import OPPONENTS, contestant
 from benchmarks.opponents.ours import NumpyTraining, table
 from benchmarks.opponents.training import Setup, Training
+from benchmarks.options import MeasureOptions
 from benchmarks.pairing import measure_pairs
 from benchmarks.plots import plot_ratios
 from benchmarks.processes import WorkerError, run_job
@@ -190,7 +195,7 @@ OPPONENT_NAMES = [
 def test_every_contestant_computes_what_torch_computes(name: str) -> None:
     if reason := contestant(name).obstacle(MINUTE):
         pytest.skip(reason)
-    require_right(MINUTE, [name], *check_training(MINUTE, [contestant(name).build], threads=2))
+    require_right(MINUTE, name, *check_training(MINUTE, contestant(name).build, threads=2))
 
 
 # Wrong numbers in each operation that a model calls; the catalogue's own test plants all of its bugs.
@@ -213,9 +218,9 @@ WRONG_OPS = [
 
 @pytest.mark.parametrize("bug", WRONG_OPS, ids=lambda bug: bug.name)
 def test_what_computes_wrongly_is_not_timed(bug: Bug) -> None:
-    check = check_training(MINUTE, [numpy_build(bug.subject.ops)], threads=1)
+    check = check_training(MINUTE, numpy_build(bug.subject.ops), threads=1)
     with pytest.raises(ArithmeticError, match="numpy is wrong on minute, so it is not timed"):
-        require_right(MINUTE, ["numpy"], *check)
+        require_right(MINUTE, "numpy", *check)
 
 
 class WithoutClipping(NumpyTraining):
@@ -233,21 +238,21 @@ class WithoutDecay(NumpyTraining):
 
 @pytest.mark.parametrize("wrong", [WithoutClipping, WithoutDecay])
 def test_a_wrong_update_is_found_too(wrong: type[NumpyTraining]) -> None:
-    check = check_training(MINUTE, [lambda setup: wrong(setup, book)], threads=1)
+    check = check_training(MINUTE, lambda setup: wrong(setup, book), threads=1)
     with pytest.raises(ArithmeticError, match=r"update of .* differs from torch's"):
-        require_right(MINUTE, ["numpy"], *check)
+        require_right(MINUTE, "numpy", *check)
 
 
 def test_errors_that_are_not_numbers_are_wrong() -> None:
     with pytest.raises(ArithmeticError):
-        require_right(MINUTE, ["numpy"], [("loss", float("nan"))])
+        require_right(MINUTE, "numpy", ("loss", float("nan")))
 
 
 def test_single_operations_are_checked_too() -> None:
-    tables = [book, table("fast"), *(bug.subject.ops for bug in WRONG_OPS)]
-    right, fast, *wrong = worst_op_errors(MINUTE, tables, threads=1)
-    assert max(right[1], fast[1]) <= NOISE_LIMIT
-    for bug, (operation, error) in zip(WRONG_OPS, wrong, strict=True):
+    for right in (book, table("fast")):
+        assert worst_op_error(MINUTE, right, threads=1)[1] <= NOISE_LIMIT
+    for bug in WRONG_OPS:
+        operation, error = worst_op_error(MINUTE, bug.subject.ops, threads=1)
         assert error > NOISE_LIMIT, bug.name
         assert operation == bug.op
 
@@ -258,7 +263,7 @@ def test_a_wrong_output_is_found_where_its_gradients_are_right() -> None:
         return 1.01 * y, saved
 
     ops = book._replace(gelu=Op(louder, book.gelu.backward))
-    ((operation, error),) = worst_op_errors(MINUTE, [ops], threads=1)
+    operation, error = worst_op_error(MINUTE, ops, threads=1)
     assert operation == "gelu"
     assert error > NOISE_LIMIT
 
@@ -267,9 +272,142 @@ def test_operands_stand_for_every_operation_in_order() -> None:
     assert tuple(name for name, _ in all_operands(MINUTE)) == Ops._fields
 
 
-def test_hugging_face_generates_the_same_tokens() -> None:
+GENERATION = dataclasses.replace(MINUTE, batch_size=1, num_tokens=2)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_is_generated_is_what_hugging_face_expects(name: str) -> None:
     pytest.importorskip("transformers")
-    assert worst_disagreement(dataclasses.replace(MINUTE, batch_size=1, num_tokens=2), 5, threads=1) < 1e-4
+    require_right(GENERATION, name, worst_disagreement(GENERATION, name, 5, threads=1))
+
+
+def test_a_cache_that_forgets_is_found_at_whatever_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    call = ng.GPT.__call__
+
+    def forgetful(model: ng.GPT, token_ids: Any, *, cache: Any = None) -> Array:
+        logits = call(model, token_ids, cache=cache)
+        return logits * np.float32(1.01) if cache.length == 5 else logits  # the same token, but wrong
+
+    monkeypatch.setattr(ng.GPT, "__call__", forgetful)
+    what, error = worst_disagreement(GENERATION, "numpy", 5, threads=1)
+    assert what == "a logit of token 4"
+    assert error == pytest.approx(0.01, rel=0.01)
+
+
+def test_tokens_after_the_first_that_differs_are_judged_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    generate = ng.generate
+    monkeypatch.setattr(ng, "generate", lambda *args, **options: [*[*generate(*args, **options)][:4], 0])
+    right = worst_disagreement(GENERATION, "hugging-face", 5, threads=1)
+    what, error = worst_disagreement(GENERATION, "numpy", 5, threads=1)
+    assert right[1] < NOISE_LIMIT < error
+    assert what == "token 5 that it generates"
+
+
+# Who is to blame
+
+
+class FakeJobs:
+    """Stands for fresh processes: says who was asked what, and fails or errs where it is told to."""
+
+    def __init__(self, **faults: str) -> None:
+        self.faults = faults  # "fails" or "is wrong", by name and task joined by an underscore
+        self.asked: list[tuple[str, str, int]] = []
+
+    def __call__(self, task: str, *, threads: int, name: str, **arguments: Any) -> Any:
+        self.asked.append((task, name, threads))
+        fault = self.faults.get(f"{name}_{task}".replace("-", "_"))
+        if fault == "fails":
+            raise WorkerError(f"{task} failed (exit 1): OSError: no luck")
+        if task.startswith("check"):
+            return {"worst": ("loss", 1.0 if fault == "is wrong" else 0.0), "limit": 0.1}
+        if task == "ops":
+            return {"gelu forward": 1.0}
+        return {"seconds": 1.0}
+
+
+COMMANDS_THAT_RACE: list[tuple[MeasureOptions, str, str]] = [
+    (StepOptions(quick=True), "torch-eager", "step"),
+    (ScalingOptions(quick=True), "torch-eager", "step"),
+    (OpOptions(quick=True), "torch", "ops"),
+    (DecodeOptions(quick=True), "hugging-face", "decode"),
+]
+
+
+def outcome(
+    options: MeasureOptions, monkeypatch: pytest.MonkeyPatch, jobs: FakeJobs
+) -> list[Comparison | Skipped]:
+    """Return all that a command finds on two threads, where processes are played."""
+    monkeypatch.setattr("benchmarks.runner.run_job", jobs)
+    return list(options.compare(Runner(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=2)))
+
+
+@pytest.mark.parametrize(("options", "opponent", "task"), COMMANDS_THAT_RACE, ids=str)
+@pytest.mark.parametrize("fault", ["check fails", "check is wrong", "measuring fails"])
+def test_an_opponent_at_fault_is_skipped_by_name(
+    options: MeasureOptions, opponent: str, task: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    where, _, what = fault.partition(" ")
+    if where == "check" and opponent == "torch":
+        pytest.skip("torch's own functions are what operations are checked against")
+    check = "check_decode" if task == "decode" else "check"
+    key = f"{opponent}_{check if where == 'check' else task}".replace("-", "_")
+    found = outcome(options, monkeypatch, FakeJobs(**{key: what}))
+    skipped = [one for one in found if isinstance(one, Skipped)]
+    assert {one.name for one in skipped} == {opponent}
+    assert all(opponent in one.reason for one in skipped)
+    others = [one for one in found if isinstance(one, Comparison)]
+    assert all(one.second != opponent for one in others)
+    if task == "ops":
+        assert others, "the book was measured all the same"
+
+
+OURS_THAT_RACE = [
+    *((options, "numpy", task) for options, _, task in COMMANDS_THAT_RACE),
+    (OpOptions(quick=True), "numpy:book", "ops"),
+    (LadderOptions(quick=True), "numpy:linear", "step"),
+]
+
+
+@pytest.mark.parametrize(("options", "name", "task"), OURS_THAT_RACE, ids=str)
+@pytest.mark.parametrize("fault", ["check fails", "check is wrong", "measuring fails"])
+def test_our_own_fault_ends_the_run_and_names_us(
+    options: MeasureOptions, name: str, task: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    where, _, what = fault.partition(" ")
+    check = {"step": "check", "ops": "check_ops", "decode": "check_decode"}[task]
+    jobs = FakeJobs(**{f"{name}_{check if where == 'check' else task}": what})
+    with pytest.raises((WorkerError, ArithmeticError), match=f"^{name}"):
+        outcome(options, monkeypatch, jobs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        LadderOptions(quick=True),
+        ScalingOptions(axes=("threads",)),
+        *(options for options, *_ in COMMANDS_THAT_RACE),
+    ],
+    ids=str,
+)
+def test_each_side_is_checked_on_its_own_threads_before_it_is_timed(
+    options: MeasureOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    jobs = FakeJobs()
+    outcome(options, monkeypatch, jobs)
+    checked = set()
+    for task, name, threads in jobs.asked:
+        if task.startswith("check"):
+            checked.add((name, threads))
+        elif name != "torch":
+            assert (name, threads) in checked
+    counts = Counter(asked for asked in jobs.asked if asked[0].startswith("check"))
+    cases = 2 if isinstance(options, ScalingOptions) and not options.axes else 1
+    assert max(counts.values()) <= cases, "nobody is checked twice on one case"
 
 
 # Cases and rungs
@@ -368,7 +506,7 @@ def measured() -> Comparison:
     """A minute model against torch, in real fresh processes."""
     runner = Runner(Plan(pairs=1, seconds=0.01, peak_seconds=0.01), threads=1)
     sides = Side("numpy", 1), Side("torch-eager", 1)
-    found = runner.race(MINUTE, *sides, phase="step")
+    (found,) = runner.race(MINUTE, *sides, phase="step")
     assert isinstance(found, Comparison), found
     return found
 
@@ -388,7 +526,7 @@ def test_a_race_measures_everything(measured: Comparison) -> None:
 def test_who_cannot_run_is_skipped_with_the_reason() -> None:
     alone = dataclasses.replace(MINUTE, batch_size=1)
     runner = Runner(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=1)
-    found = runner.race(alone, Side("numpy", 1), Side("torch-shards", 1), phase="step")
+    (found,) = runner.race(alone, Side("numpy", 1), Side("torch-shards", 1), phase="step")
     assert found == Skipped("minute", "torch-shards", "one sequence makes one shard")
 
 

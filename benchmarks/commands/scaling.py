@@ -53,7 +53,7 @@ class ScalingOptions(MeasureOptions):
             for value in values[:QUICK_VALUES] if self.quick else values:
                 case = base if axis == "threads" else with_size(base, axis, value)
                 threads = value if axis == "threads" else runner.threads
-                yield runner.race(
+                yield from runner.race(
                     case,
                     Side(OURS, threads),
                     Side(MAIN_OPPONENT, threads),
