@@ -53,8 +53,9 @@ class Answer(NamedTuple):
 def check_training(case: Case, build: Callable[[Setup], Training], threads: int, *, seed: int = 0) -> Check:
     """Return how far a contestant's loss, gradients and updated weights are from torch's.
 
-    torch is eager here, with attention spelled out. Errors are as DESIGN measures them: largest difference
-    over largest value, and over the model's largest gradient for what cancels.
+    torch is `torch_gpt` as it stands, with attention spelled out, and not the opponent that is timed. Errors
+    are as DESIGN measures them: largest difference over largest value, and over the model's largest gradient
+    for what cancels.
 
     Args:
         case: the model and the size of the batch.
@@ -62,15 +63,15 @@ def check_training(case: Case, build: Callable[[Setup], Training], threads: int,
         threads: for the contestant and torch.
         seed: of weights and batch.
     """
-    from benchmarks.opponents.torch_eager import TorchTraining
+    from benchmarks.opponents.torch_eager import EagerTraining, plain_model
 
     batch = Batch(*revealing_batch(case.config, case.batch_size, case.num_tokens, seed))
     weights = revealing_parameters(case.config, seed).flat.astype(np.float32)
     state = Parameters(case.config, weights).state_dict()
     setup = Setup(case.config, batch, threads, CHECK_SETTINGS, state)
-    truth = _answer(TorchTraining(setup, attention="explicit"), state)
+    truth = _answer(EagerTraining(setup, plain_model(setup, "explicit")), state)
     backwards = setup._replace(batch=Batch(*(ids[::-1].copy() for ids in batch)))
-    _, own = _worst(_answer(TorchTraining(backwards, attention="fused"), state), truth)
+    _, own = _worst(_answer(EagerTraining(backwards, plain_model(backwards, "fused")), state), truth)
     worst = _worst(_answer(build(setup), state), truth)
     return Check(worst, max(NOISE_LIMIT, FLOAT32_RATIO * own))
 

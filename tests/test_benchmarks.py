@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import numpy_gpt as ng
+import torch_gpt
 from benchmarks import memory
 from benchmarks.cases import CASES, Case
 from benchmarks.checking import NOISE_LIMIT, check_training, require_right
@@ -33,6 +34,8 @@ from benchmarks.machine import LoadMeter, describe_machine
 from benchmarks.operations import all_operands, worst_op_error
 from benchmarks.opponents import OPPONENTS, contestant
 from benchmarks.opponents.ours import NumpyTraining, table
+from benchmarks.opponents.torch_eager import EagerTraining, fused_model
+from benchmarks.opponents.torch_shards import ShardedTraining
 from benchmarks.opponents.training import Setup, Training
 from benchmarks.options import MeasureOptions
 from benchmarks.pairing import measure_pairs
@@ -196,6 +199,50 @@ def test_every_contestant_computes_what_torch_computes(name: str) -> None:
     if reason := contestant(name).obstacle(MINUTE):
         pytest.skip(reason)
     require_right(MINUTE, name, *check_training(MINUTE, contestant(name).build, threads=2))
+
+
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_torch_makes_queries_keys_and_values_in_one_product(qkv_bias: bool) -> None:
+    case = dataclasses.replace(MINUTE, config=dataclasses.replace(MINUTE.config, qkv_bias=qkv_bias))
+    for name in ("torch-eager", "torch-shards"):
+        require_right(case, name, *check_training(case, contestant(name).build, threads=2))
+    training = EagerTraining(Setup(case.config, case.batch(), threads=1))
+    C, L = case.config.embedding_dim, case.config.num_layers
+    inside = [tuple(p.shape) for name, p in training.model.named_parameters() if ".attention." in name]
+    assert inside.count((3 * C, C)) == L
+    assert inside.count((C, C)) == L  # of the output alone
+
+
+def test_what_is_fused_must_not_widen_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mixed_up(setup: Setup) -> torch_gpt.GPT:
+        model = fused_model(setup)
+        for block in model.transformer_blocks:
+            block.attention.W_qkv.weight.data = block.attention.W_qkv.weight.data.roll(1, dims=0)
+        return model
+
+    monkeypatch.setattr("benchmarks.opponents.torch_eager.fused_model", mixed_up)
+    with pytest.raises(ArithmeticError, match="torch-eager is wrong"):
+        require_right(MINUTE, "torch-eager", *check_training(MINUTE, EagerTraining, threads=1))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("ignored", [(0,), (2,), (0, 1, 2)])
+def test_a_shard_without_targets_adds_nothing(threads: int, ignored: tuple[int, ...]) -> None:
+    batch = MINUTE.batch()
+    batch.target_ids[list(ignored)] = -100
+    state = ng.GPT(MINUTE.config).state_dict()
+    setup = Setup(MINUTE.config, batch, threads, state=state)
+    ours, shards = NumpyTraining(setup, "book"), ShardedTraining(setup)
+    assert len(shards.shards) == min(threads, MINUTE.batch_size)
+    assert shards.forward_backward() == pytest.approx(ours.forward_backward(), rel=1e-5)
+    for name, gradient in ours.gradients().items():
+        np.testing.assert_allclose(shards.gradients()[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("threads", "each"), [(1, 1), (3, 1), (7, 2)])
+def test_shards_have_all_threads_between_them(threads: int, each: int) -> None:
+    shards = ShardedTraining(Setup(MINUTE.config, MINUTE.batch(), threads))
+    assert shards.pool.submit(torch.get_num_threads).result() == each
 
 
 # Wrong numbers in each operation that a model calls; the catalogue's own test plants all of its bugs.
