@@ -23,7 +23,7 @@ class Plan:
 
     Args:
         pairs: how many of each comparison.
-        seconds: how long each process times, at least; never fewer than two steps.
+        seconds: how long each process times, at least; never fewer than five steps.
         peak_seconds: likewise for each size of the machine's peak.
     """
 

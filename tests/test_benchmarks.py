@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 
 import numpy_gpt as ng
@@ -30,8 +31,8 @@ from benchmarks.commands.step import StepOptions
 from benchmarks.commands.table import BEGIN, END, make_tables, put_between_marks
 from benchmarks.decoding import DECODERS, worst_disagreement
 from benchmarks.flops import Product, matrix_products, training_flops
-from benchmarks.machine import LoadMeter, describe_machine
-from benchmarks.operations import all_operands, worst_op_error
+from benchmarks.machine import LoadMeter, describe_machine, processors_for
+from benchmarks.operations import all_operands, op_call, worst_op_error
 from benchmarks.opponents import OPPONENTS, contestant
 from benchmarks.opponents.ours import NumpyTraining, table
 from benchmarks.opponents.torch_eager import EagerTraining, fused_model
@@ -41,13 +42,17 @@ from benchmarks.options import MeasureOptions
 from benchmarks.pairing import measure_pairs
 from benchmarks.plots import plot_ratios
 from benchmarks.processes import WorkerError, run_job
-from benchmarks.products import MAKERS, factors
+from benchmarks.products import MAKERS, factors, peak_flops, products_seconds
 from benchmarks.report import markdown, results_table
 from benchmarks.results import Comparison, Results, Skipped
 from benchmarks.runner import Plan, Runner, Side
 from benchmarks.statistics import LOAD_LIMIT, SPREAD_LIMIT, ratio_of_medians, reasons_to_doubt
+from benchmarks.timing import median_seconds
 from numpy_gpt.arrays import Array
+from numpy_gpt.kernels.workspace import Workspace, empty
+from numpy_gpt.model import TABLES
 from numpy_gpt.ops import Op, Ops, book, causal_mask
+from numpy_gpt.parallel import Team, current_team
 from numpy_gpt.verify.bugs import CATALOGUE, Bug
 
 MINUTE = Case("minute", ng.GPTConfig(13, 7, embedding_dim=12, num_heads=3, num_layers=2), 3, 5)
@@ -176,10 +181,101 @@ def test_of_attention_only_the_past_counts() -> None:
 def test_the_products_that_are_timed_are_right(library: str, product: Product) -> None:
     a, b, _ = factors(product)
     assert (*a.shape, b.shape[-1]) == (product.stack, *product.shape)
-    out = MAKERS[library](product, 2)()
+    with MAKERS[library](product, 2) as multiply:
+        found = np.asarray(multiply())
     expected = a @ b
-    found = np.concatenate(out) if isinstance(out, list) else np.asarray(out)
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stack_is_cut_among_the_threads_of_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans: list[int] = []
+    run = Team.run
+    monkeypatch.setattr(Team, "run", lambda team, tasks: spans.append(len(tasks)) or run(team, tasks))
+    stack = next(product for product in matrix_products(MINUTE) if product.stack > 1)
+    for threads in (1, 2, 3):
+        with MAKERS["numpy"](stack, threads) as multiply:
+            multiply()
+    assert spans == [2, 3]
+
+
+@pytest.mark.parametrize("ops", ["fast", "book"])
+def test_an_operation_has_the_threads_and_the_memory_that_it_has_in_a_model(
+    ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, list[int], bool]] = []
+    asked: list[tuple[int, ...]] = []
+    lend = Workspace.empty
+    monkeypatch.setattr(Workspace, "empty", lambda self, *what: asked.append(what[0]) or lend(self, *what))
+
+    def look(*_: Any) -> None:
+        blas = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+        asked.clear()
+        empty((3,), np.float32)
+        seen.append((current_team().size, blas, bool(asked)))
+
+    def forward(x: Array, **_: Any) -> tuple[Array, None]:
+        look()
+        return x, None
+
+    def backward(d_out: Array, _: None) -> tuple[Array]:
+        look()
+        return (d_out,)
+
+    monkeypatch.setitem(TABLES, ops, TABLES[ops]._replace(gelu=Op(forward, backward)))
+    operands = dict(all_operands(MINUTE))["gelu"]
+    with op_call(TABLES[ops], "gelu", operands, 2) as call:
+        call.forward()
+        call.backward()
+    size, blas_limit = (2, 1) if ops == "fast" else (1, 2)
+    for team_size, blas, reused in seen:
+        assert team_size == size
+        assert max(blas) <= blas_limit
+        assert reused == (ops == "fast")
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("siblings", "threads", "expected"),
+    [
+        ({0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}, 1, [0]),
+        ({0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}, 2, [0, 1]),
+        ({0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}, 3, [0, 1, 4]),
+        ({0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}, 4, None),
+        ({0: "0", 1: "1"}, 1, [0]),
+    ],
+)
+def test_threads_have_as_many_processors_on_as_many_cores_as_there_are(
+    siblings: dict[int, str], threads: int, expected: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {text: min(n for n in siblings if siblings[n] == text) for text in siblings.values()}
+    monkeypatch.setattr("benchmarks.machine.usable_processors", lambda: tuple(sorted(siblings)))
+    monkeypatch.setattr("benchmarks.machine.usable_cores", lambda: sorted(first.values()))
+    assert processors_for(threads) == expected
+
+
+def test_the_axis_of_threads_ends_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.runner.run_job", FakeJobs())
+    runner = Runner(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=3)
+    found = [one for one in ScalingOptions(axes=("threads",)).compare(runner) if isinstance(one, Comparison)]
+    assert [one.threads for one in found] == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_median_is_of_several_calls_however_long_they_take() -> None:
+    calls = itertools.count()
+    median_seconds(lambda: next(calls), seconds=0.0)
+    assert next(calls) == 1 + 5
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_products_are_timed_several_times_too(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "benchmarks.products.median_seconds", lambda call, *, seconds, at_least: asked.append(at_least) or 1.0
+    )
+    monkeypatch.setattr("benchmarks.products.PEAK_SIZES", (8,))
+    products_seconds(library, MINUTE, 1, seconds=0.0)
+    peak_flops(library, 1, seconds=0.0)
+    assert set(asked) == {3}
 
 
 # Checking
@@ -537,15 +633,31 @@ def test_the_machine_is_described() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident now")
-def test_the_peak_of_memory_sees_what_came_and_went() -> None:
+def test_memory_is_that_of_the_steps_and_not_of_what_came_and_went_before() -> None:
+    if not memory.forget_peak():
+        pytest.skip("this system does not let the peak be forgotten")
+    size = np.ones(2**24).nbytes  # what building takes and gives back
     before = memory.resident_bytes()
-    del_me = np.ones(2**24)
-    size = del_me.nbytes
-    del del_me
-    peak = memory.peak_bytes()
+    meter = memory.MemoryMeter()
+    idle = meter.measure()
     assert before is not None
-    assert peak is not None
-    assert peak >= before + size // 2
+    assert idle.peak_bytes is not None
+    assert idle.growth_bytes is not None
+    assert before - size // 8 <= idle.peak_bytes <= before + size // 8
+    assert idle.growth_bytes <= size // 8
+    np.ones(2**24)  # what a step does
+    busy = meter.measure()
+    assert busy.growth_bytes is not None
+    assert busy.growth_bytes >= size // 2
+
+
+def test_without_leave_to_forget_a_peak_no_growth_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "CLEAR_REFS", tmp_path / "absent" / "clear_refs")
+    measured = memory.MemoryMeter().measure()
+    assert measured.growth_bytes is None
+    assert measured.peak_bytes == memory.peak_bytes()
 
 
 @pytest.fixture(scope="module")
