@@ -56,7 +56,10 @@ class Comparison:
     def ratios(self) -> dict[str, Ratio | None]:
         """Return A over B for everything that was measured; None where that means nothing.
 
-        The remainder is the time of a step without that of its matrix products.
+        The remainder is the time of a step less that of a reference set of products: those of
+        `benchmarks.flops`, the same for A and B, on the shapes of a plain model and one after the other. A
+        program that makes others, such as the tiles of causal attention or the logits again in backward, has
+        the difference in its remainder.
         """
         found = {"as installed": self._ratio(SECONDS)}
         if PRODUCTS in self.samples:
@@ -69,8 +72,13 @@ class Comparison:
 
     @property
     def unstable(self) -> tuple[str, ...]:
-        """Return why the times cannot be trusted, in words; nothing when they can."""
-        return reasons_to_doubt(*self.samples[SECONDS], self.load)
+        """Return why the times, or what was made of them, cannot be trusted, in words; else nothing."""
+        judged = {"times": self.samples[SECONDS]}
+        if PRODUCTS in self.samples:
+            judged["matrix products"] = self.samples[PRODUCTS]
+            if self.ratios["remainder"] is not None:
+                judged["remainders"] = (self.remainder(0), self.remainder(1))
+        return reasons_to_doubt(judged, self.load)
 
     def remainder(self, side: int) -> Series:
         """Return one side's seconds without those of its matrix products, pair by pair."""

@@ -130,10 +130,38 @@ def test_no_difference_is_said_when_the_interval_spans_one() -> None:
 def test_spread_and_load_make_a_comparison_unstable() -> None:
     calm = [1.0, 1.01, 0.99, 1.0]
     wild = [1.0, 1.0 + 3 * SPREAD_LIMIT, 1.0 - 3 * SPREAD_LIMIT, 1.0]
-    assert reasons_to_doubt(calm, calm, load=0.0) == ()
-    assert "times of A" in reasons_to_doubt(wild, calm, load=0.0)[0]
-    assert "times of B" in reasons_to_doubt(calm, wild, load=0.0)[0]
-    assert "other programs" in reasons_to_doubt(calm, calm, load=2 * LOAD_LIMIT)[0]
+    assert reasons_to_doubt({"times": (calm, calm)}, load=0.0) == ()
+    assert "times of A" in reasons_to_doubt({"times": (wild, calm)}, load=0.0)[0]
+    assert "times of B" in reasons_to_doubt({"times": (calm, wild)}, load=0.0)[0]
+    assert "other programs" in reasons_to_doubt({"times": (calm, calm)}, load=2 * LOAD_LIMIT)[0]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("quantity", "size", "reasons"),
+    [
+        ("seconds", 0.5, {"times", "remainders"}),
+        ("products_seconds", 0.05, {"matrix products"}),
+        ("products_seconds", 0.5, {"matrix products", "remainders"}),
+    ],
+)
+def test_every_column_of_times_is_judged(side: int, quantity: str, size: float, reasons: set[str]) -> None:
+    steady = {"seconds": (1.0,) * 8, "products_seconds": (0.1 if size < 0.1 else 0.5,) * 8}
+    samples = {name: [values, values] for name, values in steady.items()}
+    values = steady[quantity]
+    samples[quantity][side] = tuple(value + size / 4 * (-1) ** i for i, value in enumerate(values))
+    found = invented(samples={name: (sides[0], sides[1]) for name, sides in samples.items()})
+    assert {reason.split(" of ")[0].removeprefix("the ") for reason in found.unstable} == reasons
+    assert all(f" of {'AB'[side]} spread" in reason for reason in found.unstable)
+    text = markdown(results_of(found))
+    assert all(reason in text for reason in found.unstable)
+
+
+def test_remainders_that_are_not_positive_are_not_judged() -> None:
+    second = (1.0, 1.1, 0.9)
+    found = invented(samples={"seconds": (second, second), "products_seconds": (second, second)})
+    assert found.ratios["remainder"] is None
+    assert not any("remainder" in reason for reason in found.unstable)
 
 
 # Floating-point operations
@@ -575,11 +603,20 @@ def test_each_rung_of_the_ladder_takes_one_more_kernel() -> None:
     kernels = Ops(*(Op(lambda *_: (), lambda *_: ()) for _ in Ops._fields))._replace(gelu=book.gelu)
     rungs = climb(kernels, threads=3)
     assert rungs[0] == ("the book", Side("numpy:book", 1))
-    assert rungs[-1] == ("+ 3 threads", Side("numpy", 3))
+    assert rungs[-1] == ("+ 3 threads and shards", Side("numpy", 3))
     between = [name for name in ORDER if name != "gelu"]
     assert [label for label, _ in rungs[1:-1]] == [f"+ {name}" for name in between]
     assert rungs[-2][1] == Side(f"numpy:{'+'.join(between)}", 1)
     assert climb(book, threads=1) == [("the book", Side("numpy:book", 1))]
+
+
+def test_the_rung_that_completes_the_table_says_what_else_the_model_then_does() -> None:
+    rungs = climb(table("fast"), threads=1)
+    for label, side in rungs:
+        complete = table(side.name.partition(":")[2]) == table("fast")
+        assert ng.GPT(MINUTE.config, ops=table(side.name.partition(":")[2]))._is_tuned == complete
+        assert ("compact lookup" in label) == complete
+    assert "compact lookup" in rungs[-1][0]
 
 
 def test_the_named_tables_are_mixed_from_two() -> None:
@@ -816,6 +853,26 @@ def test_the_table_names_processor_and_both_libraries() -> None:
     assert results_table(results).row_count == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "settings", "said"),
+    [
+        ("step", {"quick": True}, "measured with --quick, pairs: 20;"),
+        ("step", {"quick": False, "phase": "step"}, "measured in full, pairs: 20;"),
+        ("step", {"quick": False, "phase": "forward-backward"}, "pairs: 20, forward and backward alone;"),
+        (
+            "decode",
+            {"quick": True, "prompt_tokens": 8, "new_tokens": 32},
+            "measured with --quick, pairs: 20, prompt of 8 tokens, 32 new ones;",
+        ),
+    ],
+)
+def test_the_line_above_a_table_says_how_it_was_measured(
+    command: str, settings: dict[str, Any], said: str
+) -> None:
+    results = dataclasses.replace(results_of(invented()), command=command, settings=settings)
+    assert said in markdown(results).splitlines()[0]
+
+
 def test_unstable_comparisons_are_marked() -> None:
     busy = invented(load=0.9)
     assert "UNSTABLE" in markdown(results_of(busy))
@@ -854,6 +911,8 @@ def test_the_readme_shows_what_the_committed_results_say() -> None:
         (["step", "--opponents", "abacus"], "opponents must be among torch-eager"),
         (["step", "--threads", "0"], "threads must lie in 1.."),
         (["step", "--plot", "ratios.gif"], "plot must end in .png, .svg, .pdf"),
+        (["step", "--out", "a.png", "--plot", "a.png"], "out and plot must be two files"),
+        (["decode", "--out", "a.png", "--plot", "absent/../a.png"], "out and plot must be two files"),
         (["op", "--cases", "giant"], "cases must be among"),
         (["decode", "--new-tokens", "0"], "new_tokens must be at least 1"),
         (["decode", "--preset", "nano", "--new-tokens", "64"], "must fit 64 positions"),
