@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
 import itertools
 import json
+import math
+import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +19,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 import torch
+from rich.console import Console
 
 import numpy_gpt as ng
 import torch_gpt
@@ -22,7 +27,7 @@ from benchmarks import memory
 from benchmarks.cases import CASES, Case
 from benchmarks.checking import NOISE_LIMIT, check_training, require_right
 from benchmarks.cli import COMMANDS, main
-from benchmarks.commands.compare import change, differences, matches
+from benchmarks.commands.compare import CompareOptions, change, differences, matches
 from benchmarks.commands.decode import DecodeOptions
 from benchmarks.commands.ladder import ORDER, LadderOptions, climb
 from benchmarks.commands.op import OpOptions
@@ -43,7 +48,7 @@ from benchmarks.pairing import measure_pairs
 from benchmarks.plots import plot_ratios
 from benchmarks.processes import WorkerError, run_job
 from benchmarks.products import MAKERS, factors, peak_flops, products_seconds
-from benchmarks.report import markdown, results_table
+from benchmarks.report import machine_lines, markdown, notes, results_table
 from benchmarks.results import Comparison, Results, Skipped
 from benchmarks.runner import Plan, Runner, Side
 from benchmarks.statistics import LOAD_LIMIT, SPREAD_LIMIT, ratio_of_medians, reasons_to_doubt
@@ -785,10 +790,14 @@ def test_a_result_file_gives_back_what_was_saved(tmp_path: Path, measured: Compa
     ("text", "fault"),
     [
         ("", "is no benchmark result"),
-        ("[]", "is no benchmark result"),
+        ("[]", "the file must be an object"),
         ("{}", "format is missing"),
         ('{"format": 99}', "its format is 99"),
+        ('{"format": "1"}', "its format is '1'"),
+        ('{"format": true}', "its format is True"),
         ('{"format": 1, "command": "step"}', "settings is missing"),
+        ("[" * 100_000, "nests"),
+        ("[" * 20 + "]" * 20, "nests"),
     ],
 )
 def test_what_is_no_result_file_is_refused_in_a_line(tmp_path: Path, text: str, fault: str) -> None:
@@ -797,6 +806,110 @@ def test_what_is_no_result_file_is_refused_in_a_line(tmp_path: Path, text: str, 
     with pytest.raises(ValueError, match=fault) as caught:
         Results.load(path)
     assert str(path) in str(caught.value)
+
+
+STRANGE: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1, 10**400, 1e308, 1e-308, math.nan, math.inf, "", "text", "a\nb", "\ud800"),
+    *([], [1], [[], []], {}, {"a": {}}),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value inside a document; of lists only to the first two."""
+    inside = (
+        value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    )
+    for key, inner in inside:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def require_one_line_or_a_table(path: Path, console: Console) -> str | None:
+    """Load and show a file in every way; return what was wrong with it, which its name must begin."""
+    try:
+        results = Results.load(path)
+    except (ValueError, OSError) as error:
+        return str(error)
+    markdown(results)
+    console.print(results_table(results))
+    for line in (*machine_lines(results.machine), *notes(results)):
+        console.print(line)
+    CompareOptions(path, path).run(console)
+    return None
+
+
+@pytest.mark.parametrize("command", ["step", "decode"])
+def test_whatever_is_wrong_with_a_file_is_said_or_does_not_matter(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.statistics.RESAMPLES", 5)
+    path, console = tmp_path / "bad.json", Console(file=io.StringIO())
+    settings = {"quick": True, "threads": 1, "prompt_tokens": 8, "new_tokens": 4}
+    memory_too = {**invented(pairs=2).samples, "peak_bytes": ((1.0, 2.0), (1.0, 2.0))}
+    good = results_of(invented(pairs=2, samples=memory_too))
+    dataclasses.replace(good, command=command, settings=settings).save(path)
+    text = path.read_text(encoding="utf-8")
+    assert require_one_line_or_a_table(path, console) is None
+    refused: set[tuple[Any, ...]] = set()
+    document = json.loads(text)
+    if command == "decode":  # which has settings of its own, and all else as the others
+        ways = [("settings", *way) for way in places(document["settings"])]
+    else:
+        ways = [way for way in places(document) if "ratios" not in way[:-1]]  # nobody reads what is inside
+    for place in ways:
+        for strange in (..., *STRANGE):
+            document = json.loads(text)
+            *way, last = place
+            parent = functools.reduce(operator.getitem, way, document)
+            if strange is ...:
+                del parent[last]
+            else:
+                parent[last] = strange
+            path.write_text(json.dumps(document), encoding="utf-8")
+            if (fault := require_one_line_or_a_table(path, console)) is not None:
+                assert fault.startswith(str(path))
+                assert "\n" not in fault
+                refused.add(place)
+    sample = ("comparisons", 0, "samples", "seconds", 0, 0)
+    expected = {sample, ("machine", "blas"), ("comparisons", 0, "load"), ("comparisons",)}
+    assert ({("settings", "new_tokens")} if command == "decode" else expected) <= refused
+
+
+@pytest.mark.parametrize("contents", [bytes(range(256)), b"\x80", b"\0" * 9])
+def test_junk_gets_a_line_from_every_command_that_reads(
+    contents: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "junk.json"
+    path.write_bytes(contents)
+    for arguments in (["table", str(path)], ["compare", str(path), str(path)]):
+        assert main(arguments) == 1
+        error = capsys.readouterr().err
+        assert str(path) in error
+        assert error.count("\n") == 1
+
+
+def test_the_committed_files_load() -> None:
+    for path in (PROJECT / "benchmarks/results").glob("*.json"):
+        assert Results.load(path).comparisons
+
+
+def test_a_table_goes_into_its_file_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, into, link = tmp_path / "mine.json", tmp_path / "page.md", tmp_path / "link.md"
+    results_of(invented()).save(results)
+    before = f"{BEGIN}\n{END}\n"
+    into.write_text(before, encoding="utf-8")
+    link.symlink_to(into)
+    arguments = ["table", str(results), "--into", str(link)]
+    with monkeypatch.context() as full:
+        full.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "no room")))
+        assert main(arguments) == 1
+    assert into.read_text(encoding="utf-8") == before
+    assert main(arguments) == 0
+    assert link.is_symlink()
+    assert "numpy" in into.read_text(encoding="utf-8")
+    assert sorted(tmp_path.iterdir()) == sorted([results, into, link])
 
 
 def test_samples_that_are_no_pairs_are_refused(tmp_path: Path) -> None:
@@ -830,7 +943,13 @@ def test_two_files_are_compared_where_both_measured_the_same() -> None:
 def test_compare_prints_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(tmp_path / name) for name in ("one.json", "other.json", "none.json")]
     for path, results in zip(
-        paths, (results_of(invented()), results_of(invented(0.5), threads=2), results_of()), strict=True
+        paths,
+        (
+            results_of(invented()),
+            results_of(invented(0.5), threads=2),
+            results_of(invented(subject="other")),
+        ),
+        strict=True,
     ):
         results.save(Path(path))
     assert main(["compare", *paths[:2]]) == 0
