@@ -1040,8 +1040,9 @@ def test_the_readme_shows_what_the_committed_results_say() -> None:
     ],
 )
 def test_settings_that_make_no_run_are_refused(
-    arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("benchmarks.cli.measure", lambda *_: pytest.fail("it began to measure"))
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
