@@ -26,6 +26,7 @@ from benchmarks.processes import WorkerError
 from benchmarks.report import machine_lines, notes, one_line, results_table
 from benchmarks.results import Results, Skipped
 from benchmarks.runner import Runner
+from numpy_gpt.output import Output, open_streams, say_on_standard_error
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
 
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    open_streams()
     options = tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         prog="python -m benchmarks",
@@ -121,9 +123,7 @@ def _settings(options: MeasureOptions) -> dict[str, Any]:
 
 
 def _console() -> Console:
-    # Away from a terminal a line stays a line, whatever its length, and tables have room. Without emoji=False
-    # rich would draw a book for the contestant numpy:book where a colon follows.
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = Output()
     if not console.is_terminal:
         console.width = PAGE_WIDTH
     return console
@@ -134,5 +134,5 @@ def _complain(error: object, exit_code: int) -> int:
     reason = str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:
         reason = f"{error.filename}: {error.strerror}"
-    print(f"benchmarks: {' '.join(reason.split())}", file=sys.stderr)
+    say_on_standard_error(f"benchmarks: {' '.join(reason.split())}")
     return exit_code

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy_gpt import GPTConfig
 from numpy_gpt.arrays import Array
 from numpy_gpt.interop import export_pretrained
 from numpy_gpt.verify.cases import revealing_parameters
+from numpy_gpt.verify.measure import relative_error
 
 Decoder = Callable[[Array, int], list[int]]
 """Takes prompt ids (T,) and how many tokens to add, and returns these."""
@@ -34,28 +36,52 @@ def hugging_face_decoder(config: GPTConfig, threads: int) -> Decoder:
 DECODERS = {"numpy": numpy_decoder, "hugging-face": hugging_face_decoder}
 
 
-def worst_disagreement(case: Case, new_tokens: int, threads: int) -> float:
-    """Return how far Hugging Face is from the tokens that numpy_gpt generates with the same weights.
+def worst_disagreement(case: Case, name: str, new_tokens: int, threads: int) -> tuple[str, float]:
+    """Return how far a contestant's generation is from Hugging Face's model with the same weights.
 
-    Zero where both generate the same. Otherwise, for the first token that differs, by how much Hugging Face
-    prefers its own to ours, as a share of its largest logit: as good as zero when the two are tied and
-    rounding decides.
+    The text that the contestant generates is fed to that model whole and without a cache, so that every
+    position is judged by itself, whatever came of the others. Judged are the token, by how much the model
+    prefers another, as a share of its largest logit: as good as zero where the two are tied and rounding
+    decides; and, of numpy_gpt, the logits that it had when it chose, one position at a time with its cache.
+
+    Args:
+        case: the model, and the prompt as its batch.
+        name: the contestant's, as in DECODERS.
+        new_tokens: how many to generate, at least 1.
+        threads: for both.
+
+    Returns:
+        What differs most, and by how much.
     """
     from benchmarks.opponents.hugging_face import HuggingFaceModel
 
-    model = ng.GPT(case.config, threads=threads)
-    model.parameters.flat[...] = revealing_parameters(case.config, seed=0).flat
+    ours = ng.GPT(case.config, threads=threads)
+    ours.parameters.flat[...] = revealing_parameters(case.config, seed=0).flat
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
-        export_pretrained(path, model)
+        export_pretrained(path, ours)
         theirs = HuggingFaceModel(case.config, threads, path)
     prompt = case.batch().token_ids[0]
-    ours, expected = _decoder_of(model)(prompt, new_tokens), theirs(prompt, new_tokens)
-    for i, (mine, other) in enumerate(zip(ours, expected, strict=True)):
-        if mine != other:
-            logits = theirs.logits(np.concatenate([prompt, ours[:i]]))  # (V,)
-            return float((logits[other] - logits[mine]) / np.abs(logits).max())
-    return 0.0
+    tokens = (_decoder_of(ours) if name == "numpy" else theirs)(prompt, new_tokens)
+    text = np.concatenate([prompt, tokens[:-1]])  # all that was known when the last was chosen
+    right = theirs.logits(text)[len(prompt) - 1 :]  # (new_tokens, V)
+    errors = {
+        f"token {i + 1} that it generates": float((logits.max() - logits[token]) / np.abs(logits).max())
+        for i, (token, logits) in enumerate(zip(tokens, right, strict=True))
+    }
+    if name == "numpy":
+        for i, (logits, their_logits) in enumerate(
+            zip(_cached_logits(ours, prompt, text), right, strict=True)
+        ):
+            errors[f"a logit of token {i + 1}"] = relative_error(logits, their_logits)
+    return max(errors.items(), key=lambda item: item[1])
+
+
+def _cached_logits(model: ng.GPT, prompt: Array, text: Array) -> Iterator[Array]:
+    """Yield logits (V,) of what follows the prompt, and each token of the text after it."""
+    cache = model.new_cache()
+    for first, last in itertools.pairwise([0, *range(len(prompt), len(text) + 1)]):
+        yield model(text[None, first:last], cache=cache)[0, -1]
 
 
 def _decoder_of(model: ng.GPT) -> Decoder:

@@ -70,6 +70,17 @@ def usable_cores() -> list[int]:
     return list(first_of_core.values())
 
 
+def processors_for(threads: int) -> list[int] | None:
+    """Return the logical processors for so many threads: one on each core, then the cores' other halves.
+
+    None where the threads are as many as all usable processors, and nothing need be said.
+    """
+    cores, usable = usable_cores(), usable_processors()
+    if threads >= len(usable):
+        return None
+    return [*cores, *(number for number in usable if number not in cores)][:threads]
+
+
 def quota() -> float | None:
     """Return how many processors' time a control group grants; None without a limit."""
     for line in _lines(Path("/sys/fs/cgroup/cpu.max")):  # version 2

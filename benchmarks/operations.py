@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -10,8 +11,10 @@ import numpy as np
 
 from benchmarks.cases import Case
 from numpy_gpt.arrays import Array
-from numpy_gpt.model import GELU_FORM
+from numpy_gpt.kernels.workspace import Workspace
+from numpy_gpt.model import GELU_FORM, TABLES
 from numpy_gpt.ops import Op, Ops
+from numpy_gpt.parallel import Team, blas_threads
 from numpy_gpt.verify.measure import CANCELLED_SHARE, relative_error
 
 
@@ -61,20 +64,28 @@ def all_operands(case: Case, seed: int = 0) -> Iterator[tuple[str, Operands]]:
     yield "linear_cross_entropy", Operands((normal(*x), normal(V, C, std=std), target_ids), {}, 1.0)
 
 
-def op_call(ops: Ops | None, operation: str, operands: Operands, threads: int) -> OpCall:
-    """Return an operation with its operands.
+@contextlib.contextmanager
+def op_call(ops: Ops | None, operation: str, operands: Operands, threads: int) -> Iterator[OpCall]:
+    """Give an operation with its operands, within a context in which it has what it has in a model.
+
+    That is for the kernels a team and memory that is used again, for other tables BLAS's own threads.
 
     Args:
         ops: a table; None for torch's own functions.
         operation: its name in the table.
         operands: what it is called with.
-        threads: for torch; NumPy's are those that its process was started with.
+        threads: for all of them.
     """
-    if ops is not None:
-        return NumpyCall(getattr(ops, operation), operands)
-    from benchmarks.opponents.torch_ops import TorchCall
+    if ops is None:
+        from benchmarks.opponents.torch_ops import TorchCall
 
-    return TorchCall(operation, operands, threads)
+        yield TorchCall(operation, operands, threads)
+    elif ops == TABLES["fast"]:
+        with Team(threads).at_work(), Workspace().in_use():
+            yield NumpyCall(getattr(ops, operation), operands)
+    else:
+        with blas_threads(threads):
+            yield NumpyCall(getattr(ops, operation), operands)
 
 
 class NumpyCall:
@@ -86,6 +97,7 @@ class NumpyCall:
 
     def forward(self) -> Any:
         """Compute the output, which is returned, and keep what backward needs."""
+        self.saved: Any = None  # so that the memory of the last call serves again, as from step to step
         out, self.saved = self.op.forward(*self.operands.arrays, **self.operands.options)
         return out
 
@@ -94,19 +106,18 @@ class NumpyCall:
         return self.op.backward(self.operands.d_out, self.saved)
 
 
-def worst_op_errors(case: Case, tables: Sequence[Ops], threads: int) -> list[tuple[str, float]]:
-    """Return, for each table, the operation that differs most from torch's, and by how much."""
-    worst = [("nothing", 0.0) for _ in tables]
+def worst_op_error(case: Case, ops: Ops, threads: int) -> tuple[str, float]:
+    """Return which operation of a table differs most from torch's, and by how much."""
+    errors = []
     for operation, operands in all_operands(case):
-        right = _answer(op_call(None, operation, operands, threads))
-        for i, ops in enumerate(tables):
-            values = _answer(op_call(ops, operation, operands, threads))
-            worst[i] = max(worst[i], _worst(operation, values, right), key=lambda found: found[1])
-    return worst
+        right, values = (_answer(table, operation, operands, threads) for table in (None, ops))
+        errors.append(_worst(operation, values, right))
+    return max(errors, key=lambda found: found[1])
 
 
-def _answer(call: OpCall) -> list[Any]:
-    return [call.forward(), *call.backward()]
+def _answer(ops: Ops | None, operation: str, operands: Operands, threads: int) -> list[Any]:
+    with op_call(ops, operation, operands, threads) as call:
+        return [call.forward(), *call.backward()]
 
 
 def _worst(operation: str, values: Sequence[Any], right: Sequence[Any]) -> tuple[str, float]:

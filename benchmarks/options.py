@@ -43,6 +43,8 @@ class MeasureOptions:
             raise ValueError(f"threads must lie in 1..{most}, the processors here, not {self.threads}")
         if self.plot is not None and self.plot.suffix not in PICTURES:
             raise ValueError(f"plot must end in {', '.join(PICTURES)}, not {self.plot.name!r}")
+        if self.out and self.plot and self.out.resolve() == self.plot.resolve():
+            raise ValueError(f"out and plot must be two files, not both {str(self.out)!r}")
 
     @property
     def plan(self) -> Plan:

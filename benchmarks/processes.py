@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import usable_cores, usable_processors
+from benchmarks.machine import processors_for
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -29,14 +29,13 @@ class WorkerError(Exception):
 def run_job(task: str, *, threads: int, **arguments: Any) -> Any:
     """Run a task of `benchmarks.tasks` in a fresh process, and return what it found.
 
-    The process may use `threads` processors, one on each core, where the system lets it be told so; and every
-    library is told the number when it starts.
+    The process may use `threads` processors, on as many cores as there are, where the system lets it be told
+    so; and every library is told the number when it starts.
 
     Raises:
         WorkerError: when it fails.
     """
-    processors = usable_cores()[:threads] if threads < len(usable_processors()) else None
-    job = {"task": task, "processors": processors, "threads": threads, **arguments}
+    job = {"task": task, "processors": processors_for(threads), "threads": threads, **arguments}
     environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -53,4 +52,7 @@ def run_job(task: str, *, threads: int, **arguments: Any) -> Any:
         lines = finished.stderr.strip().splitlines() or ["it said nothing"]
         how = f"signal {-finished.returncode}" if finished.returncode < 0 else f"exit {finished.returncode}"
         raise WorkerError(f"{task} failed ({how}): {lines[-1]}")
-    return json.loads(finished.stdout.splitlines()[-1])
+    try:
+        return json.loads(finished.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise WorkerError(f"{task} failed: it ended well, but the last that it wrote is no result") from None

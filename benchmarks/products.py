@@ -2,14 +2,14 @@
 
 Both write into memory that is there already. A single product is left to the library's own threads. Of a
 stack of small ones, which attention makes, torch's `matmul` gives each thread some; NumPy's would spread
-every one of them over all threads, so here each thread takes its part of the stack, on one BLAS thread.
+every one of them over all threads, so here each thread of a team takes its part of the stack, on one BLAS
+thread, as it does of a model's batch.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -17,10 +17,13 @@ from benchmarks.cases import Case
 from benchmarks.flops import Product, matrix_products
 from benchmarks.timing import median_seconds
 from numpy_gpt.arrays import Array
-from numpy_gpt.parallel import blas_threads
+from numpy_gpt.parallel import Team, blas_threads, share
 
 PEAK_SIZES = (1024, 2048, 4096)
 """Square products that fit a cache, hardly fit, and do not: which is quickest differs between machines."""
+
+AT_LEAST = 3
+"""So many products are timed, however long they take."""
 
 
 def products_seconds(library: str, case: Case, threads: int, *, seconds: float) -> float:
@@ -35,9 +38,8 @@ def products_seconds(library: str, case: Case, threads: int, *, seconds: float) 
     make = MAKERS[library]
     total = 0.0
     for product in matrix_products(case):
-        limit = 1 if library == "numpy" and product.stack > 1 else None
-        with blas_threads(limit):
-            total += product.times * median_seconds(make(product, threads), seconds=seconds, at_least=1)
+        with make(product, threads) as multiply:
+            total += product.times * median_seconds(multiply, seconds=seconds, at_least=AT_LEAST)
     return total
 
 
@@ -46,7 +48,8 @@ def peak_flops(library: str, threads: int, *, seconds: float) -> float:
     rates = []
     for size in PEAK_SIZES:
         square = Product("square", 1, 1, size, size, size)
-        took = median_seconds(MAKERS[library](square, threads), seconds=seconds, at_least=1)
+        with MAKERS[library](square, threads) as multiply:
+            took = median_seconds(multiply, seconds=seconds, at_least=AT_LEAST)
         rates.append(square.flops / took)
     return max(rates)
 
@@ -63,27 +66,37 @@ def factors(product: Product) -> tuple[Array, Array, Array]:
     return arrays[0], arrays[1], np.empty((product.stack, rows, columns), np.float32)
 
 
-def numpy_product(product: Product, threads: int) -> Callable[[], object]:
-    """Return a call that makes the product in NumPy, or the stack, for which BLAS should have one thread."""
+@contextlib.contextmanager
+def numpy_product(product: Product, threads: int) -> Iterator[Callable[[], object]]:
+    """Give a call that makes the product in NumPy, or the stack, and returns it."""
     a, b, out = factors(product)
+
+    def multiply(start: int, stop: int) -> None:
+        np.matmul(a[start:stop], b[start:stop], out=out[start:stop])
+
+    def multiply_stack() -> Array:
+        share(multiply, product.stack, cost=1)
+        return out
+
     if product.stack == 1:
-        return lambda: np.matmul(a[0], b[0], out=out[0])
-    bounds = np.linspace(0, product.stack, threads + 1).astype(int)
-    parts = [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
-    pool = ThreadPoolExecutor(threads)
+        with blas_threads(threads):
+            yield lambda: np.matmul(a[0], b[0], out=out[0])
+    else:
+        # However small it is, the stack is cut: in a step every thread is awake already.
+        with Team(threads, worth_a_thread=1).at_work():
+            yield multiply_stack
 
-    return lambda: list(pool.map(lambda part: np.matmul(a[part], b[part], out=out[part]), parts))
 
-
-def torch_product(product: Product, threads: int) -> Callable[[], object]:
-    """Return a call that makes the product, or the stack, in torch."""
+@contextlib.contextmanager
+def torch_product(product: Product, threads: int) -> Iterator[Callable[[], object]]:
+    """Give a call that makes the product in torch, or the stack, and returns it."""
     import torch
 
     torch.set_num_threads(threads)
     a, b, out = (torch.from_numpy(array) for array in factors(product))
     if product.stack == 1:
         a, b, out = a[0], b[0], out[0]
-    return lambda: torch.matmul(a, b, out=out)
+    yield lambda: torch.matmul(a, b, out=out)
 
 
 MAKERS = {"numpy": numpy_product, "torch": torch_product}

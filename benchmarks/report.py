@@ -106,18 +106,36 @@ def duration(seconds: float) -> str:
 
 def notes(results: Results) -> Iterator[str]:
     """Yield what must be said beside the table: what is unstable, and who was skipped."""
+    yield from doubts(results)
+    for skipped in results.skipped:
+        yield f"skipped {skipped.name} on {skipped.subject}: {skipped.reason}"
+
+
+def doubts(results: Results) -> Iterator[str]:
+    """Yield a line for every comparison that cannot be trusted, with the reasons."""
     for comparison in results.comparisons:
         if comparison.unstable:
             yield (
                 f"UNSTABLE {comparison.subject}, {comparison.first} against {comparison.second}: "
                 f"{'; '.join(comparison.unstable)}"
             )
-    for skipped in results.skipped:
-        yield f"skipped {skipped.name} on {skipped.subject}: {skipped.reason}"
+
+
+def how_measured(results: Results) -> str:
+    """Return with which plan, how many pairs and, of generation, how many tokens the figures were taken."""
+    settings = results.settings
+    pairs = sorted({len(comparison.samples[SECONDS][0]) for comparison in results.comparisons})
+    plan = "with --quick" if settings["quick"] else "in full"
+    parts = [f"measured {plan}", f"pairs: {', '.join(map(str, pairs))}"]
+    if results.command == "decode":
+        parts.append(f"prompt of {settings['prompt_tokens']} tokens, {settings['new_tokens']} new ones")
+    if settings.get("phase") == "forward-backward":
+        parts.append("forward and backward alone")
+    return ", ".join(parts)
 
 
 def markdown(results: Results) -> str:
-    """Return the results as a Markdown table, under a line that names processor and both BLAS."""
+    """Return the results as a Markdown table, under a line that says on what and how they were measured."""
     machine = results.machine
     libraries = " and ".join(
         f"{name} {machine['libraries'][name]} with {blas_name(blas)}"
@@ -137,11 +155,12 @@ def markdown(results: Results) -> str:
         f"{machine['processor']}, threads: {machine['threads']}, {machine['system']}; {libraries}; float32"
     )
     lines = [
-        f"{heading}; {machine['date']}:",
+        f"{heading}; {how_measured(results)}; {machine['date']}:",
         "",
         _row(headings),
         _row(["---"] * 3 + ["---:"] * len(labels)),
         *(_row(row) for row in rows),
+        *("\n" + line for line in doubts(results)),
     ]
     return "\n".join(lines) + "\n"
 

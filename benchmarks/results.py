@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import schema
+from benchmarks.files import write_whole
 from benchmarks.statistics import Ratio, median, ratio_of_medians, reasons_to_doubt
 
 FORMAT = 1
@@ -56,7 +58,10 @@ class Comparison:
     def ratios(self) -> dict[str, Ratio | None]:
         """Return A over B for everything that was measured; None where that means nothing.
 
-        The remainder is the time of a step without that of its matrix products.
+        The remainder is the time of a step less that of a reference set of products: those of
+        `benchmarks.flops`, the same for A and B, on the shapes of a plain model and one after the other. A
+        program that makes others, such as the tiles of causal attention or the logits again in backward, has
+        the difference in its remainder.
         """
         found = {"as installed": self._ratio(SECONDS)}
         if PRODUCTS in self.samples:
@@ -69,8 +74,13 @@ class Comparison:
 
     @property
     def unstable(self) -> tuple[str, ...]:
-        """Return why the times cannot be trusted, in words; nothing when they can."""
-        return reasons_to_doubt(*self.samples[SECONDS], self.load)
+        """Return why the times, or what was made of them, cannot be trusted, in words; else nothing."""
+        judged = {"times": self.samples[SECONDS]}
+        if PRODUCTS in self.samples:
+            judged["matrix products"] = self.samples[PRODUCTS]
+            if self.ratios["remainder"] is not None:
+                judged["remainders"] = (self.remainder(0), self.remainder(1))
+        return reasons_to_doubt(judged, self.load)
 
     def remainder(self, side: int) -> Series:
         """Return one side's seconds without those of its matrix products, pair by pair."""
@@ -96,9 +106,18 @@ class Comparison:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Comparison:
-        """Return the comparison that `to_json` wrote down."""
+        """Return the comparison that `to_json` wrote down.
+
+        Raises:
+            ValueError: saying what is wrong with it.
+        """
+        schema.require(values, schema.COMPARISON, "a comparison")
         own = {name: values[name] for name in cls.__dataclass_fields__}
         samples = {name: _two_series(name, sides) for name, sides in own["samples"].items()}
+        schema.require(samples, {SECONDS: schema.ANYTHING}, "samples")
+        for name, (first, _) in samples.items():
+            if len(first) != len(samples[SECONDS][0]):
+                raise ValueError(f"{name} has {len(first)} pairs, and {SECONDS} {len(samples[SECONDS][0])}")
         errors = own["errors"] and tuple(own["errors"])
         return cls(**{**own, "samples": samples, "threads": tuple(own["threads"]), "errors": errors})
 
@@ -151,9 +170,7 @@ class Results:
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "skipped": [asdict(skipped) for skipped in self.skipped],
         }
-        aside = path.with_name(f".{path.name}.tmp")
-        aside.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        aside.replace(path)
+        write_whole(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Results:
@@ -164,23 +181,49 @@ class Results:
             ValueError: naming the file and what is wrong with it.
         """
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            if document["format"] != FORMAT:
-                raise ValueError(f"its format is {document['format']}, and this program reads {FORMAT}")
-            return cls(
-                command=document["command"],
-                settings=dict(document["settings"]),
-                machine=dict(document["machine"]),
-                comparisons=[Comparison.from_json(values) for values in document["comparisons"]],
-                skipped=[Skipped(**values) for values in document["skipped"]],
-            )
-        except KeyError as error:
-            raise ValueError(f"{path} is no benchmark result: {error.args[0]} is missing") from None
-        except (ValueError, TypeError, AttributeError) as error:
+            return cls._from_document(json.loads(path.read_text(encoding="utf-8")))
+        except RecursionError:
+            raise ValueError(f"{path} is no benchmark result: it nests too deeply") from None
+        except ValueError as error:
             raise ValueError(f"{path} is no benchmark result: {error}") from None
+
+    @classmethod
+    def _from_document(cls, document: Any) -> Results:
+        """Return the results of a file, or raise ValueError for whatever they could not be shown with."""
+        schema.require_plain(document)
+        schema.require(document, {"format": schema.ANYTHING}, "the file")
+        if type(document["format"]) is not int or document["format"] != FORMAT:
+            raise ValueError(
+                f"its format is {schema.shown(document['format'])}, and this program reads {FORMAT}"
+            )
+        schema.require(document, schema.DOCUMENT, "the file")
+        machine, command = document["machine"], document["command"]
+        if command == "decode":
+            schema.require(document["settings"], schema.DECODE_SETTINGS, "settings")
+        for names in ("libraries", "peak"):
+            schema.require(
+                machine[names], dict.fromkeys(machine["blas"], schema.ANYTHING), f"machine: {names}"
+            )
+        if not document["comparisons"]:
+            raise ValueError("it holds no comparisons")
+        for skipped in document["skipped"]:
+            schema.require(skipped, schema.SKIPPED, "skipped")
+        return cls(
+            command=command,
+            settings=document["settings"],
+            machine=machine,
+            comparisons=[Comparison.from_json(values) for values in document["comparisons"]],
+            skipped=[Skipped(**{name: one[name] for name in schema.SKIPPED}) for one in document["skipped"]],
+        )
 
 
 def _two_series(name: str, sides: Any) -> tuple[Series, Series]:
+    """Return A's and B's samples, or raise ValueError; what can shrink may be negative, and no time can."""
+    schema.require(sides, schema.pair_of(schema.LIST), name)
+    leaf = schema.POSITIVE if name in (SECONDS, PRODUCTS) else schema.NUMBER
+    for side in sides:
+        for value in side:
+            schema.require(value, leaf, name)
     first, second = (tuple(float(value) for value in side) for side in sides)
     if len(first) != len(second) or not first:
         raise ValueError(f"{name} holds {len(first)} and {len(second)} samples")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +41,10 @@ def ratio_of_medians(
 ) -> Ratio | None:
     """Return median(first) / median(second) with its bootstrap interval.
 
-    Pairs are drawn with replacement, both halves together, so that what slowed a pair as a whole cancels as
-    it did when it was measured. The interval runs between percentiles of the ratios of those draws.
+    The value is the ratio of the two medians, not the median of the pairs' ratios, so what slowed one pair as
+    a whole does not cancel in it: the halves that happen to be the medians may be of different pairs. Pairs
+    are drawn with replacement, both halves together, and the interval runs between percentiles of the ratios
+    of those draws: it keeps that the halves of a pair had the same machine, and is the narrower for it.
 
     Args:
         first, second: one number from each pair, in order.
@@ -83,16 +85,19 @@ def spread(samples: Sequence[float]) -> float:
     return float((high - low) / middle)
 
 
-def reasons_to_doubt(first: Sequence[float], second: Sequence[float], load: float) -> tuple[str, ...]:
+def reasons_to_doubt(
+    judged: Mapping[str, tuple[Sequence[float], Sequence[float]]], load: float
+) -> tuple[str, ...]:
     """Return why a comparison is UNSTABLE, in words; nothing when it is not.
 
     Args:
-        first, second: the times of A and of B.
+        judged: A's and B's positive samples of everything that a ratio is shown of, by what it is called.
         load: the share of the processors in use that other programs took meanwhile.
     """
     reasons = [
-        f"the times of {side} spread by {spread(samples):.0%}"
-        for side, samples in (("A", first), ("B", second))
+        f"the {what} of {side} spread by {spread(samples):.0%}"
+        for what, sides in judged.items()
+        for side, samples in zip(("A", "B"), sides, strict=True)
         if spread(samples) > SPREAD_LIMIT
     ]
     if load > LOAD_LIMIT:

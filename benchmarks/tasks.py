@@ -7,14 +7,14 @@ memory is its own.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import memory
 from benchmarks.cases import Case
-from benchmarks.checking import check_training
+from benchmarks.checking import NOISE_LIMIT, Check, check_training
 from benchmarks.decoding import DECODERS, worst_disagreement
-from benchmarks.operations import all_operands, op_call, worst_op_errors
+from benchmarks.memory import MemoryMeter
+from benchmarks.operations import all_operands, op_call, worst_op_error
 from benchmarks.opponents import contestant
 from benchmarks.opponents.ours import table
 from benchmarks.opponents.training import Setup
@@ -31,10 +31,9 @@ OPS_SHARE = 0.1
 """Of that time, how much each operation gets, forward and backward."""
 
 
-def check(*, threads: int, case: Mapping[str, Any], names: Sequence[str]) -> Found:
-    """Return each contestant's worst error against torch, and how much is allowed; see `Check`."""
-    builds = [contestant(name).build for name in names]
-    return check_training(Case.from_json(case), builds, threads)._asdict()
+def check(*, threads: int, case: Mapping[str, Any], name: str) -> Found:
+    """Return a contestant's worst error against torch, and how much is allowed; see `Check`."""
+    return check_training(Case.from_json(case), contestant(name).build, threads)._asdict()
 
 
 def step(
@@ -51,16 +50,15 @@ def step(
         products: whether to time the products.
 
     Returns:
-        seconds, the median of the steps; peak_bytes, the most that was resident when they were done;
-        growth_bytes, how much that is above what was resident before the first; products_seconds. What the
-        system does not tell, and products of a library that is not timed alone, are None.
+        seconds, the median of the steps; peak_bytes and growth_bytes, of the steps and not of building the
+        model, see `Memory`; products_seconds. What the system does not tell, and products of a library that
+        is not timed alone, are None.
     """
     measured, chosen = Case.from_json(case), contestant(name)
     training = chosen.build(Setup(measured.config, measured.batch(), threads))
     run = training.step if phase == "step" else training.forward_backward
-    before = memory.resident_bytes()
-    found: Found = {"seconds": median_seconds(run, seconds=seconds)}
-    found |= _memory_since(before)
+    meter = MemoryMeter()
+    found: Found = {"seconds": median_seconds(run, seconds=seconds), **meter.measure()._asdict()}
     del training, run
     found["products_seconds"] = None
     if products and chosen.library in MAKERS:
@@ -69,9 +67,9 @@ def step(
     return found
 
 
-def check_ops(*, threads: int, case: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
-    """Return each contestant's worst error against torch over all operations, and where it is."""
-    return worst_op_errors(Case.from_json(case), [_table(name) for name in names], threads)
+def check_ops(*, threads: int, case: Mapping[str, Any], name: str) -> Found:
+    """Return one of our tables' worst error against torch over all operations; see `Check`."""
+    return Check(worst_op_error(Case.from_json(case), _table(name), threads), NOISE_LIMIT)._asdict()
 
 
 def ops(*, threads: int, case: Mapping[str, Any], name: str, seconds: float) -> Found:
@@ -82,16 +80,18 @@ def ops(*, threads: int, case: Mapping[str, Any], name: str, seconds: float) -> 
     share = seconds * OPS_SHARE
     found = {}
     for operation, operands in all_operands(Case.from_json(case)):
-        call = op_call(None if name == "torch" else _table(name), operation, operands, threads)
-        call.forward()
-        found[f"{operation} forward"] = median_seconds(call.forward, seconds=share)
-        found[f"{operation} backward"] = median_seconds(call.backward, seconds=share)
+        ops = None if name == "torch" else _table(name)
+        with op_call(ops, operation, operands, threads) as call:
+            call.forward()
+            found[f"{operation} forward"] = median_seconds(call.forward, seconds=share)
+            found[f"{operation} backward"] = median_seconds(call.backward, seconds=share)
     return found
 
 
-def check_decode(*, threads: int, case: Mapping[str, Any], new_tokens: int) -> float:
-    """Return by how much Hugging Face disagrees with the tokens that numpy_gpt generates."""
-    return worst_disagreement(Case.from_json(case), new_tokens, threads)
+def check_decode(*, threads: int, case: Mapping[str, Any], name: str, new_tokens: int) -> Found:
+    """Return by how much Hugging Face's model disagrees with what a contestant generates; see `Check`."""
+    worst = worst_disagreement(Case.from_json(case), name, new_tokens, threads)
+    return Check(worst, NOISE_LIMIT)._asdict()
 
 
 def decode(*, threads: int, case: Mapping[str, Any], name: str, new_tokens: int, seconds: float) -> Found:
@@ -99,9 +99,9 @@ def decode(*, threads: int, case: Mapping[str, Any], name: str, new_tokens: int,
     measured = Case.from_json(case)
     generate = DECODERS[name](measured.config, threads)
     prompt = measured.batch().token_ids[0]
-    before = memory.resident_bytes()
+    meter = MemoryMeter()
     whole = median_seconds(lambda: generate(prompt, new_tokens), seconds=seconds)
-    return {"seconds": whole / new_tokens, **_memory_since(before)}
+    return {"seconds": whole / new_tokens, **meter.measure()._asdict()}
 
 
 def peak(*, threads: int, library: str, seconds: float) -> Found:
@@ -149,12 +149,6 @@ def describe_torch(*, threads: int) -> Found:
 
 def _table(name: str) -> Ops:
     return table(contestant(name).options["ops"])
-
-
-def _memory_since(resident_before: int | None) -> Found:
-    peak = memory.peak_bytes()
-    growth = None if resident_before is None or peak is None else peak - resident_before
-    return {"peak_bytes": peak, "growth_bytes": growth}
 
 
 def _version_in(line: str) -> str:

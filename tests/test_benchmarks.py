@@ -3,43 +3,61 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
 import itertools
 import json
+import math
+import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
+from rich.console import Console
 
 import numpy_gpt as ng
+import torch_gpt
 from benchmarks import memory
 from benchmarks.cases import CASES, Case
 from benchmarks.checking import NOISE_LIMIT, check_training, require_right
 from benchmarks.cli import COMMANDS, main
-from benchmarks.commands.compare import change, differences, matches
-from benchmarks.commands.ladder import ORDER, climb
-from benchmarks.commands.scaling import thread_counts, with_size
+from benchmarks.commands.compare import CompareOptions, change, differences, matches
+from benchmarks.commands.decode import DecodeOptions
+from benchmarks.commands.ladder import ORDER, LadderOptions, climb
+from benchmarks.commands.op import OpOptions
+from benchmarks.commands.scaling import ScalingOptions, thread_counts, with_size
+from benchmarks.commands.step import StepOptions
 from benchmarks.commands.table import BEGIN, END, make_tables, put_between_marks
-from benchmarks.decoding import worst_disagreement
+from benchmarks.decoding import DECODERS, worst_disagreement
 from benchmarks.flops import Product, matrix_products, training_flops
-from benchmarks.machine import LoadMeter, describe_machine
-from benchmarks.operations import all_operands, worst_op_errors
+from benchmarks.machine import LoadMeter, describe_machine, processors_for
+from benchmarks.operations import all_operands, op_call, worst_op_error
 from benchmarks.opponents import OPPONENTS, contestant
 from benchmarks.opponents.ours import NumpyTraining, table
+from benchmarks.opponents.torch_eager import EagerTraining, fused_model
+from benchmarks.opponents.torch_shards import ShardedTraining
 from benchmarks.opponents.training import Setup, Training
+from benchmarks.options import MeasureOptions
 from benchmarks.pairing import measure_pairs
 from benchmarks.plots import plot_ratios
 from benchmarks.processes import WorkerError, run_job
-from benchmarks.products import MAKERS, factors
-from benchmarks.report import markdown, results_table
+from benchmarks.products import MAKERS, factors, peak_flops, products_seconds
+from benchmarks.report import machine_lines, markdown, notes, results_table
 from benchmarks.results import Comparison, Results, Skipped
 from benchmarks.runner import Plan, Runner, Side
 from benchmarks.statistics import LOAD_LIMIT, SPREAD_LIMIT, ratio_of_medians, reasons_to_doubt
+from benchmarks.timing import median_seconds
 from numpy_gpt.arrays import Array
+from numpy_gpt.kernels.workspace import Workspace, empty
+from numpy_gpt.model import TABLES
 from numpy_gpt.ops import Op, Ops, book, causal_mask
+from numpy_gpt.parallel import Team, current_team
 from numpy_gpt.verify.bugs import CATALOGUE, Bug
 
 MINUTE = Case("minute", ng.GPTConfig(13, 7, embedding_dim=12, num_heads=3, num_layers=2), 3, 5)
@@ -117,10 +135,38 @@ def test_no_difference_is_said_when_the_interval_spans_one() -> None:
 def test_spread_and_load_make_a_comparison_unstable() -> None:
     calm = [1.0, 1.01, 0.99, 1.0]
     wild = [1.0, 1.0 + 3 * SPREAD_LIMIT, 1.0 - 3 * SPREAD_LIMIT, 1.0]
-    assert reasons_to_doubt(calm, calm, load=0.0) == ()
-    assert "times of A" in reasons_to_doubt(wild, calm, load=0.0)[0]
-    assert "times of B" in reasons_to_doubt(calm, wild, load=0.0)[0]
-    assert "other programs" in reasons_to_doubt(calm, calm, load=2 * LOAD_LIMIT)[0]
+    assert reasons_to_doubt({"times": (calm, calm)}, load=0.0) == ()
+    assert "times of A" in reasons_to_doubt({"times": (wild, calm)}, load=0.0)[0]
+    assert "times of B" in reasons_to_doubt({"times": (calm, wild)}, load=0.0)[0]
+    assert "other programs" in reasons_to_doubt({"times": (calm, calm)}, load=2 * LOAD_LIMIT)[0]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("quantity", "size", "reasons"),
+    [
+        ("seconds", 0.5, {"times", "remainders"}),
+        ("products_seconds", 0.05, {"matrix products"}),
+        ("products_seconds", 0.5, {"matrix products", "remainders"}),
+    ],
+)
+def test_every_column_of_times_is_judged(side: int, quantity: str, size: float, reasons: set[str]) -> None:
+    steady = {"seconds": (1.0,) * 8, "products_seconds": (0.1 if size < 0.1 else 0.5,) * 8}
+    samples = {name: [values, values] for name, values in steady.items()}
+    values = steady[quantity]
+    samples[quantity][side] = tuple(value + size / 4 * (-1) ** i for i, value in enumerate(values))
+    found = invented(samples={name: (sides[0], sides[1]) for name, sides in samples.items()})
+    assert {reason.split(" of ")[0].removeprefix("the ") for reason in found.unstable} == reasons
+    assert all(f" of {'AB'[side]} spread" in reason for reason in found.unstable)
+    text = markdown(results_of(found))
+    assert all(reason in text for reason in found.unstable)
+
+
+def test_remainders_that_are_not_positive_are_not_judged() -> None:
+    second = (1.0, 1.1, 0.9)
+    found = invented(samples={"seconds": (second, second), "products_seconds": (second, second)})
+    assert found.ratios["remainder"] is None
+    assert not any("remainder" in reason for reason in found.unstable)
 
 
 # Floating-point operations
@@ -168,10 +214,101 @@ def test_of_attention_only_the_past_counts() -> None:
 def test_the_products_that_are_timed_are_right(library: str, product: Product) -> None:
     a, b, _ = factors(product)
     assert (*a.shape, b.shape[-1]) == (product.stack, *product.shape)
-    out = MAKERS[library](product, 2)()
+    with MAKERS[library](product, 2) as multiply:
+        found = np.asarray(multiply())
     expected = a @ b
-    found = np.concatenate(out) if isinstance(out, list) else np.asarray(out)
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stack_is_cut_among_the_threads_of_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans: list[int] = []
+    run = Team.run
+    monkeypatch.setattr(Team, "run", lambda team, tasks: spans.append(len(tasks)) or run(team, tasks))
+    stack = next(product for product in matrix_products(MINUTE) if product.stack > 1)
+    for threads in (1, 2, 3):
+        with MAKERS["numpy"](stack, threads) as multiply:
+            multiply()
+    assert spans == [2, 3]
+
+
+@pytest.mark.parametrize("ops", ["fast", "book"])
+def test_an_operation_has_the_threads_and_the_memory_that_it_has_in_a_model(
+    ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, list[int], bool]] = []
+    asked: list[tuple[int, ...]] = []
+    lend = Workspace.empty
+    monkeypatch.setattr(Workspace, "empty", lambda self, *what: asked.append(what[0]) or lend(self, *what))
+
+    def look(*_: Any) -> None:
+        blas = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+        asked.clear()
+        empty((3,), np.float32)
+        seen.append((current_team().size, blas, bool(asked)))
+
+    def forward(x: Array, **_: Any) -> tuple[Array, None]:
+        look()
+        return x, None
+
+    def backward(d_out: Array, _: None) -> tuple[Array]:
+        look()
+        return (d_out,)
+
+    monkeypatch.setitem(TABLES, ops, TABLES[ops]._replace(gelu=Op(forward, backward)))
+    operands = dict(all_operands(MINUTE))["gelu"]
+    with op_call(TABLES[ops], "gelu", operands, 2) as call:
+        call.forward()
+        call.backward()
+    size, blas_limit = (2, 1) if ops == "fast" else (1, 2)
+    for team_size, blas, reused in seen:
+        assert team_size == size
+        assert max(blas) <= blas_limit
+        assert reused == (ops == "fast")
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("siblings", "threads", "expected"),
+    [
+        ({0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}, 1, [0]),
+        ({0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}, 2, [0, 1]),
+        ({0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}, 3, [0, 1, 4]),
+        ({0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}, 4, None),
+        ({0: "0", 1: "1"}, 1, [0]),
+    ],
+)
+def test_threads_have_as_many_processors_on_as_many_cores_as_there_are(
+    siblings: dict[int, str], threads: int, expected: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {text: min(n for n in siblings if siblings[n] == text) for text in siblings.values()}
+    monkeypatch.setattr("benchmarks.machine.usable_processors", lambda: tuple(sorted(siblings)))
+    monkeypatch.setattr("benchmarks.machine.usable_cores", lambda: sorted(first.values()))
+    assert processors_for(threads) == expected
+
+
+def test_the_axis_of_threads_ends_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.runner.run_job", FakeJobs())
+    runner = Runner(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=3)
+    found = [one for one in ScalingOptions(axes=("threads",)).compare(runner) if isinstance(one, Comparison)]
+    assert [one.threads for one in found] == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_median_is_of_several_calls_however_long_they_take() -> None:
+    calls = itertools.count()
+    median_seconds(lambda: next(calls), seconds=0.0)
+    assert next(calls) == 1 + 5
+
+
+@pytest.mark.parametrize("library", MAKERS)
+def test_products_are_timed_several_times_too(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "benchmarks.products.median_seconds", lambda call, *, seconds, at_least: asked.append(at_least) or 1.0
+    )
+    monkeypatch.setattr("benchmarks.products.PEAK_SIZES", (8,))
+    products_seconds(library, MINUTE, 1, seconds=0.0)
+    peak_flops(library, 1, seconds=0.0)
+    assert set(asked) == {3}
 
 
 # Checking
@@ -190,7 +327,51 @@ OPPONENT_NAMES = [
 def test_every_contestant_computes_what_torch_computes(name: str) -> None:
     if reason := contestant(name).obstacle(MINUTE):
         pytest.skip(reason)
-    require_right(MINUTE, [name], *check_training(MINUTE, [contestant(name).build], threads=2))
+    require_right(MINUTE, name, *check_training(MINUTE, contestant(name).build, threads=2))
+
+
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_torch_makes_queries_keys_and_values_in_one_product(qkv_bias: bool) -> None:
+    case = dataclasses.replace(MINUTE, config=dataclasses.replace(MINUTE.config, qkv_bias=qkv_bias))
+    for name in ("torch-eager", "torch-shards"):
+        require_right(case, name, *check_training(case, contestant(name).build, threads=2))
+    training = EagerTraining(Setup(case.config, case.batch(), threads=1))
+    C, L = case.config.embedding_dim, case.config.num_layers
+    inside = [tuple(p.shape) for name, p in training.model.named_parameters() if ".attention." in name]
+    assert inside.count((3 * C, C)) == L
+    assert inside.count((C, C)) == L  # of the output alone
+
+
+def test_what_is_fused_must_not_widen_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mixed_up(setup: Setup) -> torch_gpt.GPT:
+        model = fused_model(setup)
+        for block in model.transformer_blocks:
+            block.attention.W_qkv.weight.data = block.attention.W_qkv.weight.data.roll(1, dims=0)
+        return model
+
+    monkeypatch.setattr("benchmarks.opponents.torch_eager.fused_model", mixed_up)
+    with pytest.raises(ArithmeticError, match="torch-eager is wrong"):
+        require_right(MINUTE, "torch-eager", *check_training(MINUTE, EagerTraining, threads=1))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("ignored", [(0,), (2,), (0, 1, 2)])
+def test_a_shard_without_targets_adds_nothing(threads: int, ignored: tuple[int, ...]) -> None:
+    batch = MINUTE.batch()
+    batch.target_ids[list(ignored)] = -100
+    state = ng.GPT(MINUTE.config).state_dict()
+    setup = Setup(MINUTE.config, batch, threads, state=state)
+    ours, shards = NumpyTraining(setup, "book"), ShardedTraining(setup)
+    assert len(shards.shards) == min(threads, MINUTE.batch_size)
+    assert shards.forward_backward() == pytest.approx(ours.forward_backward(), rel=1e-5)
+    for name, gradient in ours.gradients().items():
+        np.testing.assert_allclose(shards.gradients()[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("threads", "each"), [(1, 1), (3, 1), (7, 2)])
+def test_shards_have_all_threads_between_them(threads: int, each: int) -> None:
+    shards = ShardedTraining(Setup(MINUTE.config, MINUTE.batch(), threads))
+    assert shards.pool.submit(torch.get_num_threads).result() == each
 
 
 # Wrong numbers in each operation that a model calls; the catalogue's own test plants all of its bugs.
@@ -213,9 +394,9 @@ WRONG_OPS = [
 
 @pytest.mark.parametrize("bug", WRONG_OPS, ids=lambda bug: bug.name)
 def test_what_computes_wrongly_is_not_timed(bug: Bug) -> None:
-    check = check_training(MINUTE, [numpy_build(bug.subject.ops)], threads=1)
+    check = check_training(MINUTE, numpy_build(bug.subject.ops), threads=1)
     with pytest.raises(ArithmeticError, match="numpy is wrong on minute, so it is not timed"):
-        require_right(MINUTE, ["numpy"], *check)
+        require_right(MINUTE, "numpy", *check)
 
 
 class WithoutClipping(NumpyTraining):
@@ -233,21 +414,21 @@ class WithoutDecay(NumpyTraining):
 
 @pytest.mark.parametrize("wrong", [WithoutClipping, WithoutDecay])
 def test_a_wrong_update_is_found_too(wrong: type[NumpyTraining]) -> None:
-    check = check_training(MINUTE, [lambda setup: wrong(setup, book)], threads=1)
+    check = check_training(MINUTE, lambda setup: wrong(setup, book), threads=1)
     with pytest.raises(ArithmeticError, match=r"update of .* differs from torch's"):
-        require_right(MINUTE, ["numpy"], *check)
+        require_right(MINUTE, "numpy", *check)
 
 
 def test_errors_that_are_not_numbers_are_wrong() -> None:
     with pytest.raises(ArithmeticError):
-        require_right(MINUTE, ["numpy"], [("loss", float("nan"))])
+        require_right(MINUTE, "numpy", ("loss", float("nan")))
 
 
 def test_single_operations_are_checked_too() -> None:
-    tables = [book, table("fast"), *(bug.subject.ops for bug in WRONG_OPS)]
-    right, fast, *wrong = worst_op_errors(MINUTE, tables, threads=1)
-    assert max(right[1], fast[1]) <= NOISE_LIMIT
-    for bug, (operation, error) in zip(WRONG_OPS, wrong, strict=True):
+    for right in (book, table("fast")):
+        assert worst_op_error(MINUTE, right, threads=1)[1] <= NOISE_LIMIT
+    for bug in WRONG_OPS:
+        operation, error = worst_op_error(MINUTE, bug.subject.ops, threads=1)
         assert error > NOISE_LIMIT, bug.name
         assert operation == bug.op
 
@@ -258,7 +439,7 @@ def test_a_wrong_output_is_found_where_its_gradients_are_right() -> None:
         return 1.01 * y, saved
 
     ops = book._replace(gelu=Op(louder, book.gelu.backward))
-    ((operation, error),) = worst_op_errors(MINUTE, [ops], threads=1)
+    operation, error = worst_op_error(MINUTE, ops, threads=1)
     assert operation == "gelu"
     assert error > NOISE_LIMIT
 
@@ -267,9 +448,142 @@ def test_operands_stand_for_every_operation_in_order() -> None:
     assert tuple(name for name, _ in all_operands(MINUTE)) == Ops._fields
 
 
-def test_hugging_face_generates_the_same_tokens() -> None:
+GENERATION = dataclasses.replace(MINUTE, batch_size=1, num_tokens=2)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_is_generated_is_what_hugging_face_expects(name: str) -> None:
     pytest.importorskip("transformers")
-    assert worst_disagreement(dataclasses.replace(MINUTE, batch_size=1, num_tokens=2), 5, threads=1) < 1e-4
+    require_right(GENERATION, name, worst_disagreement(GENERATION, name, 5, threads=1))
+
+
+def test_a_cache_that_forgets_is_found_at_whatever_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    call = ng.GPT.__call__
+
+    def forgetful(model: ng.GPT, token_ids: Any, *, cache: Any = None) -> Array:
+        logits = call(model, token_ids, cache=cache)
+        return logits * np.float32(1.01) if cache.length == 5 else logits  # the same token, but wrong
+
+    monkeypatch.setattr(ng.GPT, "__call__", forgetful)
+    what, error = worst_disagreement(GENERATION, "numpy", 5, threads=1)
+    assert what == "a logit of token 4"
+    assert error == pytest.approx(0.01, rel=0.01)
+
+
+def test_tokens_after_the_first_that_differs_are_judged_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    generate = ng.generate
+    monkeypatch.setattr(ng, "generate", lambda *args, **options: [*[*generate(*args, **options)][:4], 0])
+    right = worst_disagreement(GENERATION, "hugging-face", 5, threads=1)
+    what, error = worst_disagreement(GENERATION, "numpy", 5, threads=1)
+    assert right[1] < NOISE_LIMIT < error
+    assert what == "token 5 that it generates"
+
+
+# Who is to blame
+
+
+class FakeJobs:
+    """Stands for fresh processes: says who was asked what, and fails or errs where it is told to."""
+
+    def __init__(self, **faults: str) -> None:
+        self.faults = faults  # "fails" or "is wrong", by name and task joined by an underscore
+        self.asked: list[tuple[str, str, int]] = []
+
+    def __call__(self, task: str, *, threads: int, name: str, **arguments: Any) -> Any:
+        self.asked.append((task, name, threads))
+        fault = self.faults.get(f"{name}_{task}".replace("-", "_"))
+        if fault == "fails":
+            raise WorkerError(f"{task} failed (exit 1): OSError: no luck")
+        if task.startswith("check"):
+            return {"worst": ("loss", 1.0 if fault == "is wrong" else 0.0), "limit": 0.1}
+        if task == "ops":
+            return {"gelu forward": 1.0}
+        return {"seconds": 1.0}
+
+
+COMMANDS_THAT_RACE: list[tuple[MeasureOptions, str, str]] = [
+    (StepOptions(quick=True), "torch-eager", "step"),
+    (ScalingOptions(quick=True), "torch-eager", "step"),
+    (OpOptions(quick=True), "torch", "ops"),
+    (DecodeOptions(quick=True), "hugging-face", "decode"),
+]
+
+
+def outcome(
+    options: MeasureOptions, monkeypatch: pytest.MonkeyPatch, jobs: FakeJobs
+) -> list[Comparison | Skipped]:
+    """Return all that a command finds on two threads, where processes are played."""
+    monkeypatch.setattr("benchmarks.runner.run_job", jobs)
+    return list(options.compare(Runner(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=2)))
+
+
+@pytest.mark.parametrize(("options", "opponent", "task"), COMMANDS_THAT_RACE, ids=str)
+@pytest.mark.parametrize("fault", ["check fails", "check is wrong", "measuring fails"])
+def test_an_opponent_at_fault_is_skipped_by_name(
+    options: MeasureOptions, opponent: str, task: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    where, _, what = fault.partition(" ")
+    if where == "check" and opponent == "torch":
+        pytest.skip("torch's own functions are what operations are checked against")
+    check = "check_decode" if task == "decode" else "check"
+    key = f"{opponent}_{check if where == 'check' else task}".replace("-", "_")
+    found = outcome(options, monkeypatch, FakeJobs(**{key: what}))
+    skipped = [one for one in found if isinstance(one, Skipped)]
+    assert {one.name for one in skipped} == {opponent}
+    assert all(opponent in one.reason for one in skipped)
+    others = [one for one in found if isinstance(one, Comparison)]
+    assert all(one.second != opponent for one in others)
+    if task == "ops":
+        assert others, "the book was measured all the same"
+
+
+OURS_THAT_RACE = [
+    *((options, "numpy", task) for options, _, task in COMMANDS_THAT_RACE),
+    (OpOptions(quick=True), "numpy:book", "ops"),
+    (LadderOptions(quick=True), "numpy:linear", "step"),
+]
+
+
+@pytest.mark.parametrize(("options", "name", "task"), OURS_THAT_RACE, ids=str)
+@pytest.mark.parametrize("fault", ["check fails", "check is wrong", "measuring fails"])
+def test_our_own_fault_ends_the_run_and_names_us(
+    options: MeasureOptions, name: str, task: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    where, _, what = fault.partition(" ")
+    check = {"step": "check", "ops": "check_ops", "decode": "check_decode"}[task]
+    jobs = FakeJobs(**{f"{name}_{check if where == 'check' else task}": what})
+    with pytest.raises((WorkerError, ArithmeticError), match=f"^{name}"):
+        outcome(options, monkeypatch, jobs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        LadderOptions(quick=True),
+        ScalingOptions(axes=("threads",)),
+        *(options for options, *_ in COMMANDS_THAT_RACE),
+    ],
+    ids=str,
+)
+def test_each_side_is_checked_on_its_own_threads_before_it_is_timed(
+    options: MeasureOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    jobs = FakeJobs()
+    outcome(options, monkeypatch, jobs)
+    checked = set()
+    for task, name, threads in jobs.asked:
+        if task.startswith("check"):
+            checked.add((name, threads))
+        elif name != "torch":
+            assert (name, threads) in checked
+    counts = Counter(asked for asked in jobs.asked if asked[0].startswith("check"))
+    cases = 2 if isinstance(options, ScalingOptions) and not options.axes else 1
+    assert max(counts.values()) <= cases, "nobody is checked twice on one case"
 
 
 # Cases and rungs
@@ -294,11 +608,20 @@ def test_each_rung_of_the_ladder_takes_one_more_kernel() -> None:
     kernels = Ops(*(Op(lambda *_: (), lambda *_: ()) for _ in Ops._fields))._replace(gelu=book.gelu)
     rungs = climb(kernels, threads=3)
     assert rungs[0] == ("the book", Side("numpy:book", 1))
-    assert rungs[-1] == ("+ 3 threads", Side("numpy", 3))
+    assert rungs[-1] == ("+ 3 threads and shards", Side("numpy", 3))
     between = [name for name in ORDER if name != "gelu"]
     assert [label for label, _ in rungs[1:-1]] == [f"+ {name}" for name in between]
     assert rungs[-2][1] == Side(f"numpy:{'+'.join(between)}", 1)
     assert climb(book, threads=1) == [("the book", Side("numpy:book", 1))]
+
+
+def test_the_rung_that_completes_the_table_says_what_else_the_model_then_does() -> None:
+    rungs = climb(table("fast"), threads=1)
+    for label, side in rungs:
+        complete = table(side.name.partition(":")[2]) == table("fast")
+        assert ng.GPT(MINUTE.config, ops=table(side.name.partition(":")[2]))._is_tuned == complete
+        assert ("compact lookup" in label) == complete
+    assert "compact lookup" in rungs[-1][0]
 
 
 def test_the_named_tables_are_mixed_from_two() -> None:
@@ -352,15 +675,31 @@ def test_the_machine_is_described() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident now")
-def test_the_peak_of_memory_sees_what_came_and_went() -> None:
+def test_memory_is_that_of_the_steps_and_not_of_what_came_and_went_before() -> None:
+    if not memory.forget_peak():
+        pytest.skip("this system does not let the peak be forgotten")
+    size = np.ones(2**24).nbytes  # what building takes and gives back
     before = memory.resident_bytes()
-    del_me = np.ones(2**24)
-    size = del_me.nbytes
-    del del_me
-    peak = memory.peak_bytes()
+    meter = memory.MemoryMeter()
+    idle = meter.measure()
     assert before is not None
-    assert peak is not None
-    assert peak >= before + size // 2
+    assert idle.peak_bytes is not None
+    assert idle.growth_bytes is not None
+    assert before - size // 8 <= idle.peak_bytes <= before + size // 8
+    assert idle.growth_bytes <= size // 8
+    np.ones(2**24)  # what a step does
+    busy = meter.measure()
+    assert busy.growth_bytes is not None
+    assert busy.growth_bytes >= size // 2
+
+
+def test_without_leave_to_forget_a_peak_no_growth_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "CLEAR_REFS", tmp_path / "absent" / "clear_refs")
+    measured = memory.MemoryMeter().measure()
+    assert measured.growth_bytes is None
+    assert measured.peak_bytes == memory.peak_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -368,7 +707,7 @@ def measured() -> Comparison:
     """A minute model against torch, in real fresh processes."""
     runner = Runner(Plan(pairs=1, seconds=0.01, peak_seconds=0.01), threads=1)
     sides = Side("numpy", 1), Side("torch-eager", 1)
-    found = runner.race(MINUTE, *sides, phase="step")
+    (found,) = runner.race(MINUTE, *sides, phase="step")
     assert isinstance(found, Comparison), found
     return found
 
@@ -388,7 +727,7 @@ def test_a_race_measures_everything(measured: Comparison) -> None:
 def test_who_cannot_run_is_skipped_with_the_reason() -> None:
     alone = dataclasses.replace(MINUTE, batch_size=1)
     runner = Runner(Plan(pairs=1, seconds=0.0, peak_seconds=0.0), threads=1)
-    found = runner.race(alone, Side("numpy", 1), Side("torch-shards", 1), phase="step")
+    (found,) = runner.race(alone, Side("numpy", 1), Side("torch-shards", 1), phase="step")
     assert found == Skipped("minute", "torch-shards", "one sequence makes one shard")
 
 
@@ -451,10 +790,14 @@ def test_a_result_file_gives_back_what_was_saved(tmp_path: Path, measured: Compa
     ("text", "fault"),
     [
         ("", "is no benchmark result"),
-        ("[]", "is no benchmark result"),
+        ("[]", "the file must be an object"),
         ("{}", "format is missing"),
         ('{"format": 99}', "its format is 99"),
+        ('{"format": "1"}', "its format is '1'"),
+        ('{"format": true}', "its format is True"),
         ('{"format": 1, "command": "step"}', "settings is missing"),
+        ("[" * 100_000, "nests"),
+        ("[" * 20 + "]" * 20, "nests"),
     ],
 )
 def test_what_is_no_result_file_is_refused_in_a_line(tmp_path: Path, text: str, fault: str) -> None:
@@ -463,6 +806,110 @@ def test_what_is_no_result_file_is_refused_in_a_line(tmp_path: Path, text: str, 
     with pytest.raises(ValueError, match=fault) as caught:
         Results.load(path)
     assert str(path) in str(caught.value)
+
+
+STRANGE: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1, 10**400, 1e308, 1e-308, math.nan, math.inf, "", "text", "a\nb", "\ud800"),
+    *([], [1], [[], []], {}, {"a": {}}),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value inside a document; of lists only to the first two."""
+    inside = (
+        value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    )
+    for key, inner in inside:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def require_one_line_or_a_table(path: Path, console: Console) -> str | None:
+    """Load and show a file in every way; return what was wrong with it, which its name must begin."""
+    try:
+        results = Results.load(path)
+    except (ValueError, OSError) as error:
+        return str(error)
+    markdown(results)
+    console.print(results_table(results))
+    for line in (*machine_lines(results.machine), *notes(results)):
+        console.print(line)
+    CompareOptions(path, path).run(console)
+    return None
+
+
+@pytest.mark.parametrize("command", ["step", "decode"])
+def test_whatever_is_wrong_with_a_file_is_said_or_does_not_matter(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.statistics.RESAMPLES", 5)
+    path, console = tmp_path / "bad.json", Console(file=io.StringIO())
+    settings = {"quick": True, "threads": 1, "prompt_tokens": 8, "new_tokens": 4}
+    memory_too = {**invented(pairs=2).samples, "peak_bytes": ((1.0, 2.0), (1.0, 2.0))}
+    good = results_of(invented(pairs=2, samples=memory_too))
+    dataclasses.replace(good, command=command, settings=settings).save(path)
+    text = path.read_text(encoding="utf-8")
+    assert require_one_line_or_a_table(path, console) is None
+    refused: set[tuple[Any, ...]] = set()
+    document = json.loads(text)
+    if command == "decode":  # which has settings of its own, and all else as the others
+        ways = [("settings", *way) for way in places(document["settings"])]
+    else:
+        ways = [way for way in places(document) if "ratios" not in way[:-1]]  # nobody reads what is inside
+    for place in ways:
+        for strange in (..., *STRANGE):
+            document = json.loads(text)
+            *way, last = place
+            parent = functools.reduce(operator.getitem, way, document)
+            if strange is ...:
+                del parent[last]
+            else:
+                parent[last] = strange
+            path.write_text(json.dumps(document), encoding="utf-8")
+            if (fault := require_one_line_or_a_table(path, console)) is not None:
+                assert fault.startswith(str(path))
+                assert "\n" not in fault
+                refused.add(place)
+    sample = ("comparisons", 0, "samples", "seconds", 0, 0)
+    expected = {sample, ("machine", "blas"), ("comparisons", 0, "load"), ("comparisons",)}
+    assert ({("settings", "new_tokens")} if command == "decode" else expected) <= refused
+
+
+@pytest.mark.parametrize("contents", [bytes(range(256)), b"\x80", b"\0" * 9])
+def test_junk_gets_a_line_from_every_command_that_reads(
+    contents: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "junk.json"
+    path.write_bytes(contents)
+    for arguments in (["table", str(path)], ["compare", str(path), str(path)]):
+        assert main(arguments) == 1
+        error = capsys.readouterr().err
+        assert str(path) in error
+        assert error.count("\n") == 1
+
+
+def test_the_committed_files_load() -> None:
+    for path in (PROJECT / "benchmarks/results").glob("*.json"):
+        assert Results.load(path).comparisons
+
+
+def test_a_table_goes_into_its_file_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, into, link = tmp_path / "mine.json", tmp_path / "page.md", tmp_path / "link.md"
+    results_of(invented()).save(results)
+    before = f"{BEGIN}\n{END}\n"
+    into.write_text(before, encoding="utf-8")
+    link.symlink_to(into)
+    arguments = ["table", str(results), "--into", str(link)]
+    with monkeypatch.context() as full:
+        full.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "no room")))
+        assert main(arguments) == 1
+    assert into.read_text(encoding="utf-8") == before
+    assert main(arguments) == 0
+    assert link.is_symlink()
+    assert "numpy" in into.read_text(encoding="utf-8")
+    assert sorted(tmp_path.iterdir()) == sorted([results, into, link])
 
 
 def test_samples_that_are_no_pairs_are_refused(tmp_path: Path) -> None:
@@ -496,7 +943,13 @@ def test_two_files_are_compared_where_both_measured_the_same() -> None:
 def test_compare_prints_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(tmp_path / name) for name in ("one.json", "other.json", "none.json")]
     for path, results in zip(
-        paths, (results_of(invented()), results_of(invented(0.5), threads=2), results_of()), strict=True
+        paths,
+        (
+            results_of(invented()),
+            results_of(invented(0.5), threads=2),
+            results_of(invented(subject="other")),
+        ),
+        strict=True,
     ):
         results.save(Path(path))
     assert main(["compare", *paths[:2]]) == 0
@@ -517,6 +970,26 @@ def test_the_table_names_processor_and_both_libraries() -> None:
     assert "openblas 1 (Haswell)" in text
     assert "mkl 2 (Haswell)" in text
     assert results_table(results).row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "said"),
+    [
+        ("step", {"quick": True}, "measured with --quick, pairs: 20;"),
+        ("step", {"quick": False, "phase": "step"}, "measured in full, pairs: 20;"),
+        ("step", {"quick": False, "phase": "forward-backward"}, "pairs: 20, forward and backward alone;"),
+        (
+            "decode",
+            {"quick": True, "prompt_tokens": 8, "new_tokens": 32},
+            "measured with --quick, pairs: 20, prompt of 8 tokens, 32 new ones;",
+        ),
+    ],
+)
+def test_the_line_above_a_table_says_how_it_was_measured(
+    command: str, settings: dict[str, Any], said: str
+) -> None:
+    results = dataclasses.replace(results_of(invented()), command=command, settings=settings)
+    assert said in markdown(results).splitlines()[0]
 
 
 def test_unstable_comparisons_are_marked() -> None:
@@ -557,6 +1030,8 @@ def test_the_readme_shows_what_the_committed_results_say() -> None:
         (["step", "--opponents", "abacus"], "opponents must be among torch-eager"),
         (["step", "--threads", "0"], "threads must lie in 1.."),
         (["step", "--plot", "ratios.gif"], "plot must end in .png, .svg, .pdf"),
+        (["step", "--out", "a.png", "--plot", "a.png"], "out and plot must be two files"),
+        (["decode", "--out", "a.png", "--plot", "absent/../a.png"], "out and plot must be two files"),
         (["op", "--cases", "giant"], "cases must be among"),
         (["decode", "--new-tokens", "0"], "new_tokens must be at least 1"),
         (["decode", "--preset", "nano", "--new-tokens", "64"], "must fit 64 positions"),
@@ -565,8 +1040,9 @@ def test_the_readme_shows_what_the_committed_results_say() -> None:
     ],
 )
 def test_settings_that_make_no_run_are_refused(
-    arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("benchmarks.cli.measure", lambda *_: pytest.fail("it began to measure"))
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.cases import Case
-from benchmarks.checking import require_right
 from benchmarks.opponents import OURS, missing
 from benchmarks.options import MeasureOptions
-from benchmarks.processes import run_job
 from benchmarks.results import Comparison, Skipped
 from benchmarks.runner import Runner, Side
 from numpy_gpt import GPTConfig
@@ -54,29 +52,36 @@ class DecodeOptions(MeasureOptions):
 
     def compare(self, runner: Runner) -> Iterator[Comparison | Skipped]:
         """Yield the one comparison."""
-        case = self.case
-        if reason := missing("torch") or missing("transformers"):
-            yield Skipped(case.name, THEIRS, reason)
-            return
-        runner.tell(f"{case.name}: checking the tokens against Hugging Face's")
-        arguments = {"case": case.to_json(), "new_tokens": self.new_tokens}
-        error = run_job("check_decode", threads=runner.threads, **arguments)
-        require_right(case, [OURS], [("a token that it generates", error)])
+        obstacle = missing("torch") or missing("transformers")
+        yield from runner.attempt(self.case.name, THEIRS, obstacle, lambda: [self.race(runner)])
+
+    def race(self, runner: Runner) -> Comparison:
+        """Return how both generate, both checked.
+
+        Raises:
+            OpponentError, ArithmeticError, WorkerError: as `Runner.check` and `Runner.run`.
+        """
+        case, ours, theirs = self.case, Side(OURS, runner.threads), Side(THEIRS, runner.threads)
+        # The opponent first: when Hugging Face is broken, that is nothing to blame numpy_gpt for.
+        their_error, our_error = (
+            runner.check(case, side, "check_decode", new_tokens=self.new_tokens) for side in (theirs, ours)
+        )
         samples, load = runner.measure(
             case.name,
-            Side(OURS, runner.threads),
-            Side(THEIRS, runner.threads),
+            ours,
+            theirs,
             "decode",
             seconds=runner.plan.seconds,
-            **arguments,
+            case=case.to_json(),
+            new_tokens=self.new_tokens,
         )
-        yield Comparison(
+        return Comparison(
             subject=f"{case.name}: one token",
-            first=OURS,
-            second=THEIRS,
-            threads=(runner.threads, runner.threads),
+            first=ours.name,
+            second=theirs.name,
+            threads=(ours.threads, theirs.threads),
             samples=samples,
             load=load,
             tokens=1,
-            errors=(error, 0.0),
+            errors=(our_error, their_error),
         )

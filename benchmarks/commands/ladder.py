@@ -40,14 +40,12 @@ class LadderOptions(MeasureOptions):
         rungs = climb(table("fast"), runner.threads)
         for name in self.cases or (("nano",) if self.quick else ("small",)):
             case = CASES[name]
-            errors = runner.check(case, [*dict.fromkeys(side.name for _, side in rungs)])
             for (_, below), (label, above) in itertools.pairwise(rungs):
                 yield runner.compare_steps(
                     case,
                     above,
                     below,
                     phase=self.phase,
-                    errors=errors,
                     subject=f"{name}: {label}",
                     products=False,
                 )
@@ -55,6 +53,10 @@ class LadderOptions(MeasureOptions):
 
 def climb(fast: Ops, threads: int) -> list[tuple[str, Side]]:
     """Return every rung with what is new on it; the first is the book.
+
+    A model that has all of the kernels does more than compute with them: where its matrices are tied it looks
+    tokens up in a compact table of those in use, and on several threads it takes shards of the batch. So the
+    rung that completes the table is not the last operation's alone.
 
     Args:
         fast: the kernels; an operation that is the book's own makes no rung.
@@ -65,7 +67,9 @@ def climb(fast: Ops, threads: int) -> list[tuple[str, Side]]:
     for operation in ORDER:
         if getattr(fast, operation) != getattr(book, operation):
             taken.append(operation)
-            rungs.append((f"+ {operation}", Side(f"numpy:{'+'.join(taken)}", 1)))
+            mixed = book._replace(**{name: getattr(fast, name) for name in taken})
+            label = f"+ {operation} and compact lookup" if mixed == fast else f"+ {operation}"
+            rungs.append((label, Side(f"numpy:{'+'.join(taken)}", 1)))
     if threads > 1:
-        rungs.append((f"+ {threads} threads", Side(OURS, threads)))
+        rungs.append((f"+ {threads} threads and shards", Side(OURS, threads)))
     return rungs

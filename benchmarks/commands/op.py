@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.cases import CASES
-from benchmarks.checking import require_right
+from benchmarks.cases import CASES, Case
 from benchmarks.opponents import OURS
 from benchmarks.options import MeasureOptions, check_among
-from benchmarks.processes import run_job
 from benchmarks.results import SECONDS, Comparison, Skipped
 from benchmarks.runner import Runner, Side
 
@@ -39,22 +38,32 @@ class OpOptions(MeasureOptions):
         """Yield every comparison as soon as it is made."""
         ours = Side(OURS, runner.threads)
         for name in self.cases or (("nano",) if self.quick else tuple(CASES)):
-            case = CASES[name].to_json()
-            runner.tell(f"{name}: checking operations against torch")
-            errors = run_job("check_ops", threads=runner.threads, case=case, names=[OURS, BOOK])
-            require_right(CASES[name], [OURS, BOOK], errors)
-            worst = {OURS: errors[0][1], BOOK: errors[1][1], TORCH: 0.0}
             for other in (BOOK, TORCH):
-                samples, load = runner.measure(
-                    name, ours, Side(other, runner.threads), "ops", case=case, seconds=runner.plan.seconds
-                )
-                for operation, series in samples.items():
-                    yield Comparison(
-                        subject=f"{name}: {operation}",
-                        first=OURS,
-                        second=other,
-                        threads=(runner.threads, runner.threads),
-                        samples={SECONDS: series},
-                        load=load,
-                        errors=(worst[OURS], worst[other]),
-                    )
+                theirs = Side(other, runner.threads)
+                race = functools.partial(race_operations, runner, CASES[name], ours, theirs)
+                yield from runner.attempt(name, other, None, race)
+
+
+def race_operations(runner: Runner, case: Case, ours: Side, theirs: Side) -> Iterator[Comparison]:
+    """Yield how two contestants compare on every operation, forward and backward, both checked.
+
+    torch's own functions are the truth of that check. They are fused, where the check of whole models spells
+    attention out.
+
+    Raises:
+        OpponentError, ArithmeticError, WorkerError: as `Runner.check` and `Runner.run`.
+    """
+    errors = [0.0 if side.name == TORCH else runner.check(case, side, "check_ops") for side in (ours, theirs)]
+    samples, load = runner.measure(
+        case.name, ours, theirs, "ops", case=case.to_json(), seconds=runner.plan.seconds
+    )
+    for operation, series in samples.items():
+        yield Comparison(
+            subject=f"{case.name}: {operation}",
+            first=ours.name,
+            second=theirs.name,
+            threads=(ours.threads, theirs.threads),
+            samples={SECONDS: series},
+            load=load,
+            errors=(errors[0], errors[1]),
+        )

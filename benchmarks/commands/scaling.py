@@ -12,7 +12,6 @@ from benchmarks.opponents import MAIN_OPPONENT, OURS
 from benchmarks.options import MeasureOptions, check_among
 from benchmarks.results import Comparison, Skipped
 from benchmarks.runner import Runner, Side
-from numpy_gpt.parallel import default_threads
 
 SIZES = {
     "T": (16, 64, 256, 1024),
@@ -20,7 +19,7 @@ SIZES = {
     "V": (256, 4096, 50257),
     "L": (1, 4, 16),
 }
-"""The values of each axis; those of threads are the powers of two up to the cores, and all of them."""
+"""The values of each axis; those of threads are the powers of two below what the run has, and that."""
 
 QUICK_AXES = ("T",)
 QUICK_VALUES = 2
@@ -49,11 +48,11 @@ class ScalingOptions(MeasureOptions):
         """Yield every comparison as soon as it is made."""
         base = CASES[self.case]
         for axis in self.axes or (QUICK_AXES if self.quick else (*SIZES, "threads")):
-            values = thread_counts(default_threads()) if axis == "threads" else SIZES[axis]
+            values = thread_counts(runner.threads) if axis == "threads" else SIZES[axis]
             for value in values[:QUICK_VALUES] if self.quick else values:
                 case = base if axis == "threads" else with_size(base, axis, value)
                 threads = value if axis == "threads" else runner.threads
-                yield runner.race(
+                yield from runner.race(
                     case,
                     Side(OURS, threads),
                     Side(MAIN_OPPONENT, threads),

@@ -43,4 +43,4 @@ class StepOptions(MeasureOptions):
         for case in cases:
             for opponent in opponents:
                 theirs = Side(opponent, runner.threads)
-                yield runner.race(CASES[case], ours, theirs, phase=self.phase)
+                yield from runner.race(CASES[case], ours, theirs, phase=self.phase)

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from benchmarks.files import write_whole
 from benchmarks.report import markdown
 from benchmarks.results import Results
 
@@ -39,7 +40,7 @@ class TableOptions:
             console.print(tables, end="")
         else:
             text = self.into.read_text(encoding="utf-8")
-            self.into.write_text(put_between_marks(text, tables, str(self.into)), encoding="utf-8")
+            write_whole(self.into, put_between_marks(text, tables, str(self.into)))
 
 
 def make_tables(files: Sequence[Path]) -> str:

@@ -86,7 +86,7 @@ OURS, MAIN_OPPONENT = "numpy", "torch-eager"
 OPPONENTS = {
     found.name: found
     for found in (
-        Contestant(MAIN_OPPONENT, "torch", "benchmarks.opponents.torch_eager:TorchTraining"),
+        Contestant(MAIN_OPPONENT, "torch", "benchmarks.opponents.torch_eager:EagerTraining"),
         Contestant(
             "torch-shards",
             "torch",

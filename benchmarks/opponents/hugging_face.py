@@ -47,7 +47,7 @@ class HuggingFaceModel:
         return found
 
     def logits(self, token_ids: Array) -> Array:
-        """Return the logits (V,) of what follows a text (T,)."""
+        """Return logits (T, V) of what follows each token of a text (T,), computed at once."""
         with torch.no_grad():
-            last: Array = self.model(torch.from_numpy(token_ids)[None]).logits[0, -1].numpy()
-        return last
+            logits: Array = self.model(torch.from_numpy(token_ids)[None]).logits[0].numpy()
+        return logits

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.opponents.torch_eager import TorchTraining
+from benchmarks.opponents.torch_eager import EagerTraining
 from benchmarks.opponents.training import Setup
 
 
-class CompiledTraining(TorchTraining):
+class CompiledTraining(EagerTraining):
     """As eager, but forward and backward are compiled; the fused AdamW is compiled C++ as it is."""
 
     def __init__(self, setup: Setup) -> None:
