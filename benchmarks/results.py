@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import schema
-from benchmarks.files import write_whole
 from benchmarks.statistics import Ratio, median, ratio_of_medians, reasons_to_doubt
+from numpy_gpt.whole_files import write_whole
 
 FORMAT = 1
 
@@ -170,7 +170,7 @@ class Results:
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "skipped": [asdict(skipped) for skipped in self.skipped],
         }
-        write_whole(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        write_whole(path, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
 
     @classmethod
     def load(cls, path: Path) -> Results:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from benchmarks.cases import Case
 from benchmarks.opponents import OURS, missing
@@ -12,6 +11,7 @@ from benchmarks.options import MeasureOptions
 from benchmarks.results import Comparison, Skipped
 from benchmarks.runner import Runner, Side
 from numpy_gpt import GPTConfig
+from numpy_gpt.config import PresetName
 
 THEIRS = "hugging-face"
 
@@ -28,7 +28,7 @@ class DecodeOptions(MeasureOptions):
         new_tokens: how many follow.
     """
 
-    preset: Literal["nano", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
+    preset: PresetName | None = None
     prompt_tokens: int = 8
     new_tokens: int = 32
 

@@ -10,9 +10,9 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from benchmarks.files import write_whole
 from benchmarks.report import markdown
 from benchmarks.results import Results
+from numpy_gpt.whole_files import write_whole
 
 BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks table` -->", "<!-- end of benchmarks -->"
 
@@ -40,7 +40,8 @@ class TableOptions:
             console.print(tables, end="")
         else:
             text = self.into.read_text(encoding="utf-8")
-            write_whole(self.into, put_between_marks(text, tables, str(self.into)))
+            page = put_between_marks(text, tables, str(self.into))
+            write_whole(self.into.resolve(), [page.encode()])  # a link stays a link
 
 
 def make_tables(files: Sequence[Path]) -> str:
