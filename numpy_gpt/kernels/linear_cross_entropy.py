@@ -33,8 +33,8 @@ from numpy_gpt.parallel import current_team, share
 MINIMUM_COLUMNS = 256
 """Of a piece, however many rows there are: products with fewer are poor."""
 
-KEPT_BYTES = 12 * 1024 * 1024
-"""What the exponentials that forward keeps for backward may take."""
+KEPT_BYTES = 48 * 1024 * 1024
+"""What the exponentials that forward keeps for backward may take: 250 tokens of GPT-2's vocabulary do."""
 
 
 class Piece(NamedTuple):

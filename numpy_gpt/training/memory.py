@@ -11,6 +11,7 @@ import numpy as np
 
 from numpy_gpt.config import GPTConfig, TrainConfig
 from numpy_gpt.kernels import fast
+from numpy_gpt.kernels.linear_cross_entropy import KEPT_BYTES
 from numpy_gpt.model import num_shards
 from numpy_gpt.ops import Ops
 from numpy_gpt.parallel import default_threads
@@ -24,7 +25,8 @@ def training_bytes(config: TrainConfig, shape: GPTConfig, table: Ops) -> int:
     """Return about how many bytes a training step takes at its peak.
 
         numbers = parameters + gradients + 2 moments + the threads' own gradients
-                  + activations kept for backward + what one block's backward has in hand + logits
+                  + activations kept for backward + what one block's backward has in hand
+                  + logits, or the kernels' kept exponentials of them
 
     Args:
         config: the run.
@@ -46,8 +48,9 @@ def training_bytes(config: TrainConfig, shape: GPTConfig, table: Ops) -> int:
     blocks_kept = shape.num_layers * C + kept if config.recompute else shape.num_layers * kept
     in_hand = 16 * C if tuned else 16 * C + 4 * H * T
     logits = 4 * C if tuned else 4 * V
+    exponentials_bytes = min(sequences * T * V * itemsize, shards * KEPT_BYTES) if tuned else 0
     numbers = (3 + gradient_sets) * num_parameters + sequences * T * (blocks_kept + in_hand + logits)
-    return PROCESS_BYTES + numbers * itemsize
+    return PROCESS_BYTES + exponentials_bytes + numbers * itemsize
 
 
 def require_memory(needed: int) -> None:
